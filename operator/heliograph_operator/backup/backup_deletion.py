@@ -60,9 +60,13 @@ class BackupDeletion:
         key, name = resource.key, push_job_name(resource.key.name)
         job = await context.kube.find(JOB, key.namespace, name)
         mine = job is not None and belongs_to(job, resource.uid, orphans=False)
-        if why := resource.suspended:
-            return await self._retain(context, resource, why)
+        if job is not None and mine and not resource.status.get("startTime"):
+            # The operator was killed before it recorded that. The Job goes, and what it stored does not.
+            fields = {"phase": "Running", "startTime": run_of(job).began or timestamp(datetime.now(UTC))}
+            await report(context, resource, [ready(Reason.DELETING, f"Job {name} began")], fields)
         begun = mine or resource.status.get("startTime")
+        if why := resource.suspended:
+            return await self._retain(context, resource, why, begun)
         if job is not None and mine and run_of(job).succeeded is None:
             if not is_deleted(job):
                 # What it uploads is deleted when it does not upload any more.
@@ -73,9 +77,11 @@ class BackupDeletion:
         if not begun:
             return await self._release(context, resource)
         if resource.spec.get("deletionPolicy") != "Delete" and annotation(resource.body, EXPIRED) != "true":
-            return await self._retain(context, resource, "spec.deletionPolicy is Retain")
+            return await self._retain(context, resource, "spec.deletionPolicy is Retain", begun)
         if await namespace_ends(context.kube, key.namespace):
-            return await self._retain(context, resource, f"Kubernetes namespace {key.namespace} is being deleted")
+            return await self._retain(
+                context, resource, f"Kubernetes namespace {key.namespace} is being deleted", begun
+            )
         model = resource.model
         if not isinstance(model, Backup):
             return await self._failed(context, resource, Reason.INVALID, resource.memory.problem)
@@ -120,8 +126,8 @@ class BackupDeletion:
         message = f"{stored_name(resource.body)} could not be deleted from its store: {why}"
         return await self._failed(context, resource, Reason.BACKUP_DELETION_FAILED, message)
 
-    async def _retain(self, context: Context, resource: Resource, why: str) -> Outcome:
-        if resource.status.get("startTime"):
+    async def _retain(self, context: Context, resource: Resource, why: str, begun: object) -> Outcome:
+        if begun:
             message = f"{stored_name(resource.body)} stays in its store, as far as it was stored: {why}"
             await context.events.emit(resource.body, "DataRetained", message)
         return await self._release(context, resource)

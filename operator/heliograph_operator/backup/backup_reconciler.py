@@ -31,7 +31,7 @@ from heliograph_operator.decide.backup_state import (
     phase_of,
     waiting_text,
 )
-from heliograph_operator.decide.job_runs import failure_of, last_end, run_of
+from heliograph_operator.decide.job_runs import ends_of, failure_of, run_of
 from heliograph_operator.decide.stateful_set import Site, as_selector
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import READY, Reason, Truth, condition, ready, timestamp
@@ -136,7 +136,8 @@ class BackupReconciler:
 
     async def _follow(self, context: Context, resource: Resource, job: Body) -> Outcome:
         run, pods = run_of(job), await pods_of_job(context, job)
-        end = last_end([pod for pod, _ in pods], "backup")
+        ends = ends_of([pod for pod, _ in pods], "backup")
+        end = ends[0] if ends else None
         if run.succeeded is None:
             problems = [f"{pod['metadata']['name']}: {problem}" for pod, problem in pods if problem]
             if end is not None and end.get("exitCode"):
@@ -145,7 +146,7 @@ class BackupReconciler:
             fields = {"phase": "Running", "startTime": resource.status.get("startTime") or run.began}
             await self._report(context, resource, Reason.BACKUP_RUNNING, message, fields)
             return Outcome("waiting", _RUN_S)
-        fields = ended_fields(resource.body, run, end)
+        fields = ended_fields(resource.body, run, ends)
         if run.succeeded:
             message = f"{fields['name']} is stored" + (f" at {fields['url']}" if "url" in fields else "")
             return await self._end(context, resource, "Succeeded", message, fields)

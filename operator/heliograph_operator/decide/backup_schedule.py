@@ -18,7 +18,7 @@ from .stateful_set import Manifest
 
 #: Label with the name of the ScheduledBackup, on its Backups.
 SCHEDULE: Final = f"{GROUP}/schedule"
-#: Failed Backups that are kept while none has succeeded after them.
+#: Failed Backups of which nothing is stored that are kept while none has succeeded after them.
 _MOST_FAILED: Final = 3
 
 
@@ -79,13 +79,16 @@ def _expired(spec: ScheduledBackupSpec, backups: Sequence[Body], now: datetime) 
             by_place.setdefault(_place(each), []).append(each)
         found = [each for there in by_place.values() for each in there[spec.keep :]]
     if spec.keep_for is not None and spec.keep_for >= 0:
-        oldest = timestamp(now - timedelta(milliseconds=spec.keep_for))
         # However old it is, the last one that can be restored stays.
-        found += [each for each in good[1:] if each not in found and _ended(each)[0] < oldest]
+        found += [each for each in good[1:] if each not in found and _age_ms(each, now) > spec.keep_for]
     # A clock that was ahead may have ended an older one later.
     newest = max(good, key=lambda each: (_created(each), _name(each)), default=None)
     found = [each for each in found if each is not newest]
-    found += bad[_MOST_FAILED:] if not good else [each for each in bad if _ended(each) < _ended(good[0])]
+    if good:
+        found += [each for each in bad if _ended(each) < _ended(good[0])]
+    else:
+        # One that is stored can be restored, though its verification failed.
+        found += [each for each in bad if not each["status"].get("name")][_MOST_FAILED:]
     return [each for each in found if not is_deleted(each)]
 
 
@@ -101,6 +104,12 @@ def _place(backup: Body) -> tuple[str, ...]:
 
 def _ended(backup: Body) -> tuple[str, str]:
     return str((backup.get("status") or {}).get("completionTime") or ""), _name(backup)
+
+
+def _age_ms(backup: Body, now: datetime) -> float:
+    # The time before a long age has no year: ages are compared.
+    ended = _ended(backup)[0]
+    return (now - datetime.fromisoformat(ended)) / timedelta(milliseconds=1) if ended else 0.0
 
 
 def _name(backup: Body) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 from heliograph_api.values.readable import readable_size
@@ -81,13 +81,15 @@ def waiting_text(first: str) -> str:
     return f"waiting for Backup {first}: a broker makes one backup at a time"
 
 
-def ended_fields(body: Body, run: Run, end: Body | None) -> dict[str, Any]:
-    """Return the fields of the status of a Backup whose Job has ended; ``end``: how its last container did.
+def ended_fields(body: Body, run: Run, ends: Sequence[Body]) -> dict[str, Any]:
+    """Return the fields of the status of a Backup whose Job has ended; ``ends``: those of its containers, last first.
 
-    One that failed has a ``name`` only if it is stored all the same: its verification failed.
+    One that failed has a ``name`` only if it is stored all the same: its verification failed, or a later attempt did
+    before it found that out.
     """
     fields: dict[str, Any] = {"completionTime": run.ended}
-    result = result_of(end) if end is not None else {}
+    results = [result_of(end) for end in (ends[:1] if run.succeeded else ends)]
+    result = next((each for each in results if each.get("name")), results[0] if results else {})
     if not run.succeeded and not result.get("name"):
         return fields
     fields["name"] = str(result.get("name") or stored_name(body))

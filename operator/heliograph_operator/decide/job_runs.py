@@ -46,10 +46,15 @@ def run_of(job: Body) -> Run:
     return Run(metadata["name"], metadata["uid"], began)
 
 
+def ends_of(pods: Sequence[Body], container: str) -> list[Body]:
+    """Return how a container ended in each pod of a run, the last one first."""
+    ends = [end for pod in pods if (end := _terminated(pod, container)) is not None]
+    return sorted(ends, key=lambda end: str(end.get("finishedAt", "")), reverse=True)
+
+
 def last_end(pods: Sequence[Body], container: str) -> Body | None:
     """Return how a container ended last in any of the pods of a run; None if it has not."""
-    ends = [end for pod in pods if (end := _terminated(pod, container)) is not None]
-    return max(ends, key=lambda end: str(end.get("finishedAt", "")), default=None)
+    return next(iter(ends_of(pods, container)), None)
 
 
 def _terminated(pod: Body, container: str) -> Body | None:

@@ -71,6 +71,20 @@ async def test_a_deletion_that_failed_is_tried_again_until_somebody_ends_it() ->
     assert not is_held(server)
 
 
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+async def test_what_a_job_stored_that_the_status_does_not_know_is_not_forgotten(policy: str) -> None:
+    server = Server(main(), backup(deletionPolicy=policy))
+    await reconcile(server)
+    # The operator was killed after it had created the Job.
+    server.objects[MONDAY]["status"] = {}
+    server.change(MONDAY, deletionTimestamp=datetime.now(UTC).isoformat())
+    await reconcile(server)
+    assert PUSH not in server.objects
+    await reconcile(server)
+    assert (DELETE in server.objects) == is_held(server) == (policy == "Delete")
+    assert [reason for reason, _ in server.events].count("DataRetained") == int(policy == "Retain")
+
+
 async def test_an_upload_ends_before_what_it_stored_is_deleted() -> None:
     server = Server(main(), backup(deletionPolicy="Delete"))
     await reconcile(server)

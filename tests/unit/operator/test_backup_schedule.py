@@ -123,6 +123,9 @@ async def test_the_status_tells_of_the_last_success_and_of_a_failure() -> None:
         ({"keepFor": "1m"}, [5]),
         ({"keepFor": "-1"}, [1, 2, 4, 5]),
         ({"keep": 1, "keepFor": "1000d"}, [5]),
+        # Before the first year with four digits, and before the first year.
+        ({"keepFor": "400000d"}, [1, 2, 4, 5]),
+        ({"keepFor": "9223372036854775807ms"}, [1, 2, 4, 5]),
     ],
 )
 async def test_backups_that_are_not_kept_go_with_what_is_stored(spec: dict[str, Any], kept: list[int]) -> None:
@@ -144,6 +147,15 @@ def test_the_last_backup_that_can_be_restored_is_kept_however_old_and_failed_one
     assert expired == ()
     expired = plan(spec, nightly(), backups[1:], at("2026-01-20T00:00:00")).expired
     assert [each["metadata"]["name"] for each in expired] == ["nightly-202601030315", "nightly-202601020315"]
+
+
+def test_failed_backups_that_are_stored_stay_until_one_has_succeeded() -> None:
+    spec = ScheduledBackupSpec.model_validate({**SPEC, "keep": 1, "keepFor": "1m"})
+    stored = [night(day, "Failed") for day in (1, 2, 3, 4, 5)]
+    for each in stored:
+        each["status"]["name"] = "nightly-1a2b3c4d"
+    assert plan(spec, nightly(), stored, at("2026-01-20T00:00:00")).expired == ()
+    assert len(plan(spec, nightly(), [*stored, night(6)], at("2026-01-20T00:00:00")).expired) == 5
 
 
 def elsewhere(found: dict[str, Any], **changed: Any) -> dict[str, Any]:

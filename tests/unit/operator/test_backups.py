@@ -191,6 +191,23 @@ async def test_a_backup_whose_verification_failed_has_failed_and_says_what_is_st
     assert "verifiedTime" not in status
 
 
+async def test_what_an_earlier_attempt_stored_is_in_the_status_of_a_failed_backup() -> None:
+    server = Server(main(), backup(verify=True))
+    await reconcile(server)
+    end_job(server, PUSH, json.dumps({**RESULT, "error": "it lacks topic orders"}), succeeded=False)
+    pods = [key for key in server.objects if key.kind == "Pod"]
+    first = server.objects[pods[0]]
+    last = body("Pod", "monday-backup-y", labels=first["metadata"]["labels"])
+    terminated = {"exitCode": 1, "finishedAt": "2026-01-01T03:09:00Z", "message": '{"error": "connection refused"}'}
+    last["status"] = {"phase": "Failed", "containerStatuses": [{"name": "backup", "state": {"terminated": terminated}}]}
+    server.objects[Key("Pod", "team", "monday-backup-y")] = last
+    await reconcile(server)
+    assert condition_of(server)[2] == (
+        "monday-1a2b3c4d is stored at s3://backups/team/main, but was not verified: connection refused"
+    )
+    assert server.objects[MONDAY]["status"]["name"] == "monday-1a2b3c4d"
+
+
 async def test_a_job_that_somebody_deleted_is_not_made_again() -> None:
     server = Server(main(), backup())
     await reconcile(server)
