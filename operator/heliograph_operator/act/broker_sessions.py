@@ -93,6 +93,7 @@ class BrokerSession:
         self._unreachable_since = 0.0
         self._paused_until = 0.0
         self._error = ""
+        self._ended = False
         #: When the last change by this session ended.
         self._changed_at = 0.0
         self._batches: dict[str, list[_Submitted]] = {}
@@ -122,7 +123,8 @@ class BrokerSession:
         self._paused_until = 0.0
 
     async def close(self) -> None:
-        """End the session and wait for its tasks; for changes not sent by then, the broker is unreachable."""
+        """End the session and wait for its tasks; for requests not sent by then, the broker is unreachable."""
+        self._ended = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -179,10 +181,10 @@ class BrokerSession:
         await done
 
     async def delete(self, kind: str, name: str, *, force: bool) -> None:
-        """Delete an object with its data; a missing one counts as deleted."""
+        """Delete an object with its data; a missing one counts as deleted. :meth:`check_store` comes before."""
         client = self._client
-        if self._store_id:
-            await self._check_store()
+        if self._store_id and self._listing is None:
+            raise AdminUnreachable(f"store {self._store_id} did not answer at {self.http_url}")
 
         async def call() -> None:
             if kind == "Subscription":
@@ -201,8 +203,13 @@ class BrokerSession:
             if error.status != 404:
                 raise
 
-    async def _check_store(self) -> None:
-        """List the broker if the last listing is old; changes do not make it old, as they do not change the store."""
+    async def check_store(self) -> None:
+        """List the broker if the last listing is old; changes do not make it old, as they do not change the store.
+
+        Nothing is listed of brokers whose store is not known. Raises :class:`AdminUnreachable` for another store.
+        """
+        if not self._store_id:
+            return
         oldest = asyncio.get_running_loop().time() - FRESH_S
         if self._listing is None or self._listing.at < oldest or not self.reachable:
             await self.listing(oldest)
@@ -247,6 +254,8 @@ class BrokerSession:
         loop = asyncio.get_running_loop()
         if operation != "state" and self._deposed():
             raise AdminUnreachable("this operator does not lead any more")
+        if self._ended:
+            raise self._closed()
         if loop.time() < self._paused_until:
             raise AdminUnreachable(self._error)
         if not self._opened:

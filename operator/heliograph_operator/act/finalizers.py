@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+import structlog
+
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.kinds import (
     FINALIZER,
@@ -27,8 +29,13 @@ from heliograph_operator.objects.kinds import (
 from heliograph_operator.objects.subscriptions import RETAINED_SUBSCRIPTIONS, retained_subscriptions
 from heliograph_operator.objects.targets import Target
 
-from .controller import Context, Outcome
+from .controller import Context, Outcome, decisive
 from .resource import Resource
+
+log = structlog.get_logger(__name__)
+
+#: Pause (s) if the API server has another version of a resource than it had.
+_OTHER_VERSION_S: Final = 5.0
 
 #: On a Namespace or Tenant: something in it was retained, so it must not be deleted with its content.
 HOLDS_RETAINED: Final = "holds-retained"
@@ -80,15 +87,21 @@ async def release(context: Context, resource: Resource) -> None:
 async def changed_since(context: Context, resource: Resource) -> Outcome | None:
     """Return how to go on if a resource is not as it was when the reconcile began; None: it is, by the API server.
 
-    To be called before data is deleted. The watch may be late, and the answer to the patch that released the resource
-    may have been lost: what is there by now was created by clients, or belongs to another resource.
+    To be called last before data is deleted. The watch may be late, and the answer to the patch that released the
+    resource may have been lost: what is there by now was created by clients, or belongs to another resource.
     """
     key = resource.key
     now = await context.kube.find(KINDS[key.kind], key.namespace, key.name)
     if now is None or now["metadata"]["uid"] != resource.uid:
         return Outcome("gone")
     context.cache.put(now)
-    return None if context.is_current(resource) else Outcome("waiting", 0.0)
+    if context.is_current(resource):
+        if decisive(now) == decisive(resource.body):
+            return None
+        # The API server has an older version than it had, as after the restore of a backup of it.
+        log.warning("the API server has another version of the resource", resource=str(key))
+        return Outcome("waiting", _OTHER_VERSION_S)
+    return Outcome("waiting", 0.0)
 
 
 async def note_cluster(context: Context, resource: Resource, cluster: Key) -> None:

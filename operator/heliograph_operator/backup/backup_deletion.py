@@ -9,7 +9,7 @@ from typing import Final
 from heliograph_api.resources.model import Backup, BrokerCluster
 
 from heliograph_operator.act.controller import Context, Outcome
-from heliograph_operator.act.finalizers import release
+from heliograph_operator.act.finalizers import changed_since, release
 from heliograph_operator.act.object_apply import ObjectRefused, apply_all, belongs_to, check_owner, refusal_reason
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import report
@@ -106,6 +106,8 @@ class BackupDeletion:
             cluster = context.resource(Key(BROKER_CLUSTER.name, key.namespace, model.spec.cluster_ref.name))
             found = cluster.model if cluster is not None else None
             pods = backup_pods(found if isinstance(found, BrokerCluster) else None, self._site)
+            if (changed := await changed_since(context, resource)) is not None:
+                return changed
             wanted = delete_job(model.spec.destination, resource.body, pods)
             await apply_all(context, resource, [wanted], kinds=_KINDS, existed=False)
             return await self._wait(

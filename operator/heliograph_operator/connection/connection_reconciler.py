@@ -139,7 +139,7 @@ class ConnectionReconciler:
         # A session with other credentials is not used any more, whatever comes of this.
         await self._disconnect(resource)
         brokers, state = await _answering(access)
-        await _establish(context, resource, brokers, state)
+        brokers = await _establish(context, resource, brokers, state)
         batch_s, deposed = self._brokers.batch_s, self._brokers.deposed
         client = client_of(access, deposed)
         session: BrokerSession
@@ -220,15 +220,18 @@ def client_of(access: Access, deposed: Callable[[], bool] = lambda: False) -> Ad
     return AdminClient(access.http_url, token=access.token, trusted=access.trusted, deposed=deposed)
 
 
-async def _establish(context: Context, resource: Resource, brokers: Brokers, state: BrokerState | None) -> None:
+async def _establish(context: Context, resource: Resource, brokers: Brokers, state: BrokerState | None) -> Brokers:
     """Record the brokers of a connection, before anything is done there. Raises :class:`BrokersChanged` for others.
 
-    Where no resource owns an object yet, each adopts what it finds, in whatever brokers. ``state`` is all that a
+    Returns what is recorded. Where no resource owns an object yet, each adopts what it finds, in whatever brokers. ``state`` is all that a
     Heliograph has; a store that was lost has none of the objects.
     """
     body = context.cache.get(resource.key) or resource.body
     recorded = recorded_brokers(body.get("status") or {})
     established = context.cache.ownership.established_on(resource.key)
+    if established and recorded is not None and not brokers.store_id and recorded[:2] == brokers[:2]:
+        # An earlier version does not tell its store. When a later one does again, it has to be the same.
+        brokers = recorded
     if established and (why := other_brokers(recorded, brokers, annotation(body, SAME_BROKERS))):
         at_the_same = recorded is not None and recorded[:2] == (brokers.admin_url, HELIOGRAPH)
         lost = at_the_same and state is not None and not _have_any(context, established, state)
@@ -238,6 +241,7 @@ async def _establish(context: Context, resource: Resource, brokers: Brokers, sta
         await context.events.emit(body, "StoreReplaced", message, "Warning")
     if recorded != brokers:
         await report(context, resource, [], brokers.status())
+    return brokers
 
 
 def _have_any(context: Context, keys: list[Key], state: BrokerState) -> bool:

@@ -25,6 +25,7 @@ from heliograph_operator.archive.archive_deletion import ends_archive
 from heliograph_operator.decide.adoption import was_never_applied
 from heliograph_operator.decide.broker_differences import exists, is_empty
 from heliograph_operator.decide.resource_stats import stats_of
+from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.kube.kube_namespaces import namespace_ends
 from heliograph_operator.objects.backoff import REFUSED, UNREACHABLE
 from heliograph_operator.objects.conditions import Reason, ready
@@ -32,6 +33,7 @@ from heliograph_operator.objects.consent import refusal
 from heliograph_operator.objects.kinds import (
     BROKER_CLUSTER,
     BROKER_CONNECTION,
+    FINALIZER,
     Body,
     Key,
     annotation,
@@ -137,13 +139,12 @@ class PolicyDeletion:
         kind, name = claim.kind, claim.name
         if kind == "Topic" and await ends_archive(context, resource):
             return Outcome("waiting", _ARCHIVE_S)
-        if (changed := await changed_since(context, resource)) is not None:
-            return changed
         # An object that was retained on purpose must not be deleted with its parent.
         if_empty = _policy(resource) == "DeleteIfEmpty" or annotation(resource.body, HOLDS_RETAINED) == "true"
         guarded: list[Key] = []
         content = ""
-        if if_empty or context.cache.ownership.below(claim):
+        below = context.cache.ownership.below(claim)
+        if if_empty or below:
             listing = await _now(broker, kind, name)
             below = context.cache.ownership.below(claim)
             # Nothing was recorded for these, but what they stand for may exist all the same.
@@ -154,9 +155,12 @@ class PolicyDeletion:
             alone = kind != "Topic" and broker.lists_everything and is_empty(kind, name, listing.state)
             guarded = below if alone else []
             content = _content(listing.state, kind, name, retained_subscriptions(resource.body)) if if_empty else ""
+        await broker.check_store()
+        if (changed := await changed_since(context, resource)) is not None:
+            return changed
         # From here to the deletion, nothing is awaited in which somebody else could claim the object.
-        if not context.is_current(resource):
-            return Outcome("waiting", 0.0)
+        if not set(context.cache.ownership.below(claim)) <= set(below):
+            return await self._delete(context, resource, broker, claim)
         if why := _not_to_delete(context, resource.key, claim):
             return await self._retain(context, resource, why, with_parents=False)
         if content:
@@ -227,7 +231,13 @@ class PolicyDeletion:
         return await self._release(context, resource)
 
     async def _release(self, context: Context, resource: Resource) -> Outcome:
-        await release(context, resource)
+        try:
+            await release(context, resource)
+        except KubeRefused as error:
+            if not resource.memory.deleted:
+                raise
+            message = f"{resource.memory.name} is deleted in the broker, but finalizer {FINALIZER} stays: {error}"
+            return await self._wait(context, resource, Reason.DELETING, message)
         return Outcome("gone")
 
 

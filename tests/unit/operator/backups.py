@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph_operator.act.controller import Outcome
+from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.backup.backup_reconciler import BackupReconciler
 from heliograph_operator.decide.stateful_set import Site
 from heliograph_operator.objects.conditions import READY, condition
@@ -42,9 +42,9 @@ def main(brokers: int = 1) -> dict[str, Any]:
     return {**found, "status": {**found["status"], "readyReplicas": brokers}}
 
 
-async def reconcile(server: Server, key: Key = MONDAY) -> Outcome:
-    """Reconcile once, as an operator does that has just started."""
-    context = server.context()
+async def reconcile(server: Server, key: Key = MONDAY, context: Context | None = None) -> Outcome:
+    """Reconcile once, as an operator does that has just started, or that knows what is in ``context``."""
+    context = context or server.context()
     return await BackupReconciler(Site("heliograph/broker:1")).reconcile(context, resource_of(context, key))
 
 

@@ -71,6 +71,14 @@ async def test_a_deletion_that_failed_is_tried_again_until_somebody_ends_it() ->
     assert not is_held(server)
 
 
+async def test_the_watch_is_late_with_an_annotation_that_keeps_what_is_stored() -> None:
+    server = await made(deletionPolicy="Delete")
+    context = server.context()
+    server.change(MONDAY, annotations={"heliograph.dev/managed": "false"})
+    await reconcile(server, context=context)
+    assert DELETE not in server.objects
+
+
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
 async def test_what_a_job_stored_that_the_status_does_not_know_is_not_forgotten(policy: str) -> None:
     server = Server(main(), backup(deletionPolicy=policy))

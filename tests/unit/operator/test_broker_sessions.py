@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
+from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
 from heliograph_operator.act.pulsar_session import PulsarSession
@@ -78,6 +79,23 @@ def test_who_sleeps_for_the_pause_of_a_session_does_not_wake_before_its_end() ->
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(check())
+
+
+@pytest.mark.parametrize("used", [True, False])
+async def test_a_session_that_has_ended_does_nothing_any_more(used: bool) -> None:
+    async def state(namespace: str | None = None) -> BrokerState:
+        return BrokerState("", Policies(), Policies(), {}, {}, {})
+
+    session = Silent(0.0)
+    session._client.state = state  # type: ignore[method-assign]
+    if used:
+        await session.listing(0.0)
+    # Somebody else waits for the same listing, or is about to ask.
+    await session.close()
+    now = asyncio.get_running_loop().time()
+    for request in (session.listing(now), session.delete("Tenant", "shop", force=True)):
+        with pytest.raises(AdminUnreachable, match="the session with http://broker was closed"):
+            await request
 
 
 @pytest.mark.parametrize("force", [True, False])

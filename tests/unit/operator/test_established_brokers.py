@@ -216,6 +216,19 @@ async def test_a_store_id_that_is_told_for_the_first_time_is_recorded(served: Se
     assert recorded(installation) == Brokers(brokers.url, HELIOGRAPH, "one")
 
 
+async def test_a_store_id_that_is_not_told_for_a_while_stays_known(served: Served, sessions: BrokerSessions) -> None:
+    brokers = await served("one")
+    installation, operator = await established(brokers, sessions)
+    brokers.tenants["shop"] = theirs()
+    for store_id, version in (("", "4.1.0"), ("two", "4.3.0")):
+        # Another version ends the session.
+        brokers.store_id, brokers.version = store_id, version
+        await operator.resync()
+        await operator.resync()
+        assert recorded(installation) == Brokers(brokers.url, HELIOGRAPH, "one")
+    assert installation.ready(CONNECTION)[0] == "BrokersChanged"
+
+
 async def test_a_deletion_waits_for_its_own_brokers(served: Served, sessions: BrokerSessions) -> None:
     old, new = await served(), await served("", shop=theirs())
     installation, operator = await established(old, sessions, deletionPolicy="Delete")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from heliograph_operator.kube.client import KubeError
-from heliograph_operator.objects.kinds import Body, Key, Kind, is_deleted
+from heliograph_operator.act.controller import Outcome
+from heliograph_operator.kube.client import KubeError, KubeRefused
+from heliograph_operator.objects.kinds import TOPIC, Body, Key, Kind, is_deleted
 
 from .bodies import body, cluster, namespace, subscription, tenant, topic
 from .installation import Installation, Operator
@@ -27,10 +28,10 @@ async def deletion_begun(**spec: Any) -> tuple[Installation, Operator]:
     return world, operator
 
 
-async def reconcile(operator: Operator, key: Key = OWNER) -> None:
+async def reconcile(operator: Operator, key: Key = OWNER) -> Outcome:
     resource = operator.context.resource(key)
     assert resource is not None
-    await operator.reconcile(resource)
+    return await operator.reconcile(resource)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -98,6 +99,58 @@ async def test_the_watch_is_late_with_a_policy_that_keeps_the_data() -> None:
     await operator.settle()
     assert OWNER not in world.server.objects
     assert ORDERS in world.broker.topics
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_another_writer_does_not_keep_a_resource_from_being_deleted(
+    policy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, operator = await deletion_begun(deletionPolicy=policy)
+    find = world.server.find
+
+    async def after_another_change(kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        if kind is TOPIC:
+            world.server.change(OWNER, annotations={"example.org/seen": str(len(world.server.patches))})
+            world.server.change(OWNER, labels={"seen": str(len(world.server.patches))})
+        return await find(kind, namespace, name)
+
+    monkeypatch.setattr(world.server, "find", after_another_change)
+    await reconcile(operator)
+    assert ORDERS not in world.broker.topics
+
+
+async def test_an_api_server_that_was_set_back_deletes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, operator = await deletion_begun()
+    find = world.server.find
+
+    async def before_the_deletion(kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        found = await find(kind, namespace, name)
+        if found is None or kind is not TOPIC:
+            return found
+        metadata = {name: value for name, value in found["metadata"].items() if name != "deletionTimestamp"}
+        return {**found, "metadata": {**metadata, "resourceVersion": "1"}}
+
+    monkeypatch.setattr(world.server, "find", before_the_deletion)
+    outcome = await reconcile(operator)
+    assert (outcome.result, bool(outcome.requeue_s)) == ("waiting", True)
+    assert ORDERS in world.broker.topics
+
+
+async def test_a_finalizer_that_cannot_be_removed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, operator = await deletion_begun()
+    patch = world.server.patch
+
+    async def refused(kind: Kind, namespace: str, name: str, change: Any, **more: Any) -> Any:
+        if "finalizers" in change.get("metadata", {}):
+            raise KubeRefused(403, "Forbidden", "webhook denies it")
+        return await patch(kind, namespace, name, change, **more)
+
+    monkeypatch.setattr(world.server, "patch", refused)
+    await reconcile(operator)
+    assert ORDERS not in world.broker.topics
+    reason, message = world.ready(OWNER)
+    assert reason == "Deleting"
+    assert "is deleted in the broker, but finalizer heliograph.dev/broker-data stays: webhook denies it" in message
 
 
 @pytest.mark.parametrize("policy", POLICIES)
