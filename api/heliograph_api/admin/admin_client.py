@@ -40,12 +40,16 @@ class AdminUnreachable(AdminError):
 
 
 class AdminRefused(AdminError):
-    """The broker answered with a refusal: its HTTP ``status`` and its ``reason``."""
+    """The broker answered with a refusal: its HTTP ``status`` and its ``reason``.
 
-    def __init__(self, status: int, reason: str) -> None:
+    ``by_broker`` is False for an answer that brokers do not give, such as a proxy's page.
+    """
+
+    def __init__(self, status: int, reason: str, *, by_broker: bool = True) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.by_broker = by_broker
 
 
 class Answer(NamedTuple):
@@ -141,7 +145,7 @@ class AdminClient:
             ) as response:
                 answer = await response.read()
                 if response.status >= 400:
-                    raise AdminRefused(response.status, _reason(answer.decode(errors="replace"), response))
+                    raise _refused(answer.decode(errors="replace"), response)
                 return Answer(response.status, response.headers, answer)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}") from error
@@ -159,9 +163,7 @@ class AdminClient:
         try:
             async with self._session.get(f"{self.http_url}{path}", timeout=_STREAM_TIMEOUT) as response:
                 if response.status >= 400:
-                    raise AdminRefused(
-                        response.status, _reason((await response.read()).decode(errors="replace"), response)
-                    )
+                    raise _refused((await response.read()).decode(errors="replace"), response)
                 async for part in response.content.iter_any():
                     yield part
         except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.SocketTimeoutError) as error:
@@ -299,10 +301,10 @@ def _cause(error: aiohttp.ClientError | TimeoutError) -> str:
     return str(error) or type(error).__name__
 
 
-def _reason(answer: str, response: aiohttp.ClientResponse) -> str:
-    """Return the reason of a refusal: Pulsar's ``{"reason": …}``, or the text of another server, such as a proxy."""
+def _refused(answer: str, response: aiohttp.ClientResponse) -> AdminRefused:
+    """Return a refusal with its reason: Pulsar's ``{"reason": …}``, or the text of another server, such as a proxy."""
     try:
-        reason = json.loads(answer)["reason"]
+        return AdminRefused(response.status, str(json.loads(answer)["reason"]))
     except (json.JSONDecodeError, KeyError, TypeError):
         reason = f"HTTP {response.status} {response.reason or ''} for {response.url.path}".rstrip()
-    return str(reason)
+        return AdminRefused(response.status, reason, by_broker=False)

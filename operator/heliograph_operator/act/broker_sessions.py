@@ -200,7 +200,7 @@ class BrokerSession:
             await self._call("delete", call)
             self._changed_at = asyncio.get_running_loop().time()
         except AdminRefused as error:
-            if error.status != 404:
+            if not is_missing(error):
                 raise
 
     async def check_store(self) -> None:
@@ -287,6 +287,11 @@ class BrokerSession:
                 return await call()
         except TimeoutError as error:
             raise AdminUnreachable(f"the broker at {self.http_url} does not answer within {ANSWER_S:g} s") from error
+
+
+def is_missing(error: AdminRefused) -> bool:
+    """Whether a broker says that it does not have an object; the 404 of a proxy says nothing of that."""
+    return error.status == 404 and error.by_broker
 
 
 def _settle(batch: Sequence[_Submitted], error: BaseException | None) -> None:

@@ -26,7 +26,7 @@ from heliograph_operator.decide.pulsar_policies import (
 )
 from heliograph_operator.decide.resource_stats import ResourceStats
 
-from .broker_sessions import BrokerSession, Listing, Manifest
+from .broker_sessions import BrokerSession, Listing, Manifest, is_missing
 
 #: Time (s) within which a topic shows policies that were set: brokers learn of them from a system topic.
 SHOWN_WITHIN_S: Final = 10.0
@@ -253,7 +253,7 @@ class PulsarSession(BrokerSession):
         try:
             await self._call("delete", request)
         except AdminRefused as error:
-            if error.status != 404:
+            if not is_missing(error):
                 raise
 
     async def _listed(self, path: str) -> list[str]:

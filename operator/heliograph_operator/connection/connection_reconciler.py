@@ -223,8 +223,8 @@ def client_of(access: Access, deposed: Callable[[], bool] = lambda: False) -> Ad
 async def _establish(context: Context, resource: Resource, brokers: Brokers, state: BrokerState | None) -> Brokers:
     """Record the brokers of a connection, before anything is done there. Raises :class:`BrokersChanged` for others.
 
-    Returns what is recorded. Where no resource owns an object yet, each adopts what it finds, in whatever brokers. ``state`` is all that a
-    Heliograph has; a store that was lost has none of the objects.
+    Returns what is recorded. Where no resource owns an object yet, each adopts what it finds, in whatever brokers.
+    ``state`` is all that a Heliograph has; a store that was lost has none of the objects.
     """
     body = context.cache.get(resource.key) or resource.body
     recorded = recorded_brokers(body.get("status") or {})

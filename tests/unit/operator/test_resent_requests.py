@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from heliograph_api.admin import admin_client
-from heliograph_api.admin.admin_client import AdminClient, AdminUnreachable
+from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
 from heliograph_operator.act.broker_sessions import BrokerSession
+from heliograph_operator.act.pulsar_session import PulsarSession
 from heliograph_operator.connection.connection_access import Access
 from heliograph_operator.connection.connection_reconciler import client_of
 from heliograph_operator.kube import client
@@ -96,6 +97,27 @@ async def test_a_change_is_not_sent_again_over_a_connection_to_other_brokers(ser
         with pytest.raises(AdminUnreachable, match="does not lead any more"):
             await admin.request("PUT", "/admin/v2/tenants/shop", body={})
     assert server.seen == ["PUT"]
+
+
+@pytest.mark.parametrize("session_of", [BrokerSession, PulsarSession])
+async def test_the_page_of_a_proxy_is_no_deletion(tmp_path: Path, session_of: type[PulsarSession]) -> None:
+    answers = [
+        web.Response(status=404, text="<h1>Not Found</h1>"),
+        web.json_response({"reason": "Tenant does not exist"}, status=404),
+    ]
+
+    async def answer(request: web.Request) -> web.Response:
+        return answers.pop(0)
+
+    runner = await serve(answer, tmp_path / "kubeconfig")
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    session = session_of(url, 0.0, lambda: False, AdminClient(url))
+    with pytest.raises(AdminRefused, match="HTTP 404 Not Found for /admin/v2/tenants/shop"):
+        await session.delete("Tenant", "shop", force=False)
+    await session.delete("Tenant", "shop", force=False)
+    assert not answers
+    await session.close()
+    await runner.cleanup()
 
 
 async def test_who_leads_sends_a_dropped_change_again(server: Dropping) -> None:
