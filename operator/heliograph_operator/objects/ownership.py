@@ -174,11 +174,15 @@ class OwnershipIndex:
         for container in claim.containers():
             yield self._below, container
 
-    def _rank(self, key: Key) -> tuple[bool, bool, str, str, str]:
-        """Managed before not; those that have it before those that want it; then by age, known to the second."""
+    def _rank(self, key: Key) -> tuple[bool, bool, bool, str, str, str]:
+        """Managed before not; those that have it before those that want it; then by age, known to the second.
+
+        One that is being deleted and does not have it wants it no more, however long a finalizer of others keeps it.
+        """
         stake = self._stakes[key]
         established = stake.established or key in self._reserved
-        return not stake.managed, not established, stake.created, key.namespace, key.name
+        released = stake.deleted and not established
+        return not stake.managed, released, not established, stake.created, key.namespace, key.name
 
 
 def conflict(owner: Key, name: str, namespace: str) -> str:

@@ -46,6 +46,18 @@ def test_the_established_owner_comes_before_an_older_one_and_age_decides_among_e
     assert index.rivals(A) == [C, B]
 
 
+def test_one_that_was_released_wants_nothing_however_long_another_finalizer_keeps_it() -> None:
+    index = OwnershipIndex()
+    index.put(A, Stake(CLAIM, "2026-01-01T00:00:00Z", established=True, deleted=True))
+    index.put(B, Stake(CLAIM, "2026-01-02T00:00:00Z"))
+    assert index.owner(CLAIM) == A
+    index.put(A, Stake(CLAIM, "2026-01-01T00:00:00Z", deleted=True))
+    assert index.owner(CLAIM) == B
+    # Of two that nothing was recorded for, too.
+    index.put(C, Stake(CLAIM, "2026-01-03T00:00:00Z", managed=False))
+    assert index.claimants(CLAIM) == [B, A, C]
+
+
 def test_what_is_being_recorded_is_had_already() -> None:
     index = OwnershipIndex()
     index.put(B, Stake(CLAIM, "2026-01-02T00:00:00Z"))
