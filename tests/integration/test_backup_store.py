@@ -311,6 +311,15 @@ def test_the_newest_backup_is_restored_by_the_name_latest(
     assert json.loads(result.read_text())["name"] == "a"
 
 
+def test_an_object_of_a_bucket_is_created_once(bucket: Bucket) -> None:
+    store = ObjectStore("s3://backups/created", Access(bucket.endpoint), bucket.environment)
+    assert store.create("monday/manifest.json", b"first")
+    assert not store.create("monday/manifest.json", b"second")
+    assert store.get("monday/manifest.json") == b"first"
+    store.delete("monday/manifest.json")
+    assert store.sizes() == {}
+
+
 def test_a_store_that_cannot_be_used_is_one_line(bucket: Bucket, broker: BrokerProcess) -> None:
     done = run(bucket, "push", URL, "n", "--http-url", broker.http_url, environment={"AWS_SECRET_ACCESS_KEY": "wrong"})
     assert "refuses these keys: SignatureDoesNotMatch" in bad(done)

@@ -234,10 +234,10 @@ def test_a_manifest_is_taken_back_when_the_upload_became_anothers_meanwhile(tmp_
     class Slow(ObjectStore):
         """Another upload of the source begins while the manifest is written."""
 
-        def put(self, path: str, content: bytes) -> None:
-            super().put(path, content)
-            if path.endswith("manifest.json"):
-                super().put("nightly/begun.json", msgspec.json.encode(Begun("team", "b" * 16)))
+        def create(self, path: str, content: bytes) -> bool:
+            created = super().create(path, content)
+            self.put("nightly/begun.json", msgspec.json.encode(Begun("team", "b" * 16)))
+            return created
 
     store = Slow(f"file://{tmp_path}", Access())
     store.put("nightly/begun.json", msgspec.json.encode(mine))

@@ -209,10 +209,7 @@ def claim(store: ObjectStore, name: str, mine: Begun) -> None:
 def check_claim(store: ObjectStore, name: str, mine: Begun) -> None:
     """Raise :class:`StoreError` if the upload of this name is another one by now, or was deleted."""
     if _begun(store, name) != mine:
-        raise StoreError(
-            f"{store.url}/{name} was changed by somebody else while it was written; take another backup, and give"
-            " each broker a --source of its own"
-        )
+        raise _changed(store, name)
 
 
 def complete(store: ObjectStore, record: BackupRecord, mine: Begun) -> None:
@@ -221,17 +218,17 @@ def complete(store: ObjectStore, record: BackupRecord, mine: Begun) -> None:
     found = store.sizes(f"{name}/")
     for number, part in enumerate(record.parts, 1):
         if found.get(part_path(name, number, record.upload)) != part.size:
-            raise StoreError(
-                f"{store.url}/{name} was changed by somebody else while it was written; take another backup"
-            )
+            raise _changed(store, name)
     check_claim(store, name, mine)
     content = msgspec.json.format(msgspec.json.encode(record))
-    store.put(f"{name}/{MANIFEST}", content)
+    # After a pause here, another upload may have taken the name over, and be complete.
+    if not store.create(f"{name}/{MANIFEST}", content) and not _is_stored(store, record):
+        raise _changed(store, name)
     try:
         check_claim(store, name, mine)
     except StoreError:
         # Its parts may be deleted right now.
-        if (written := find(store, name)) is not None and written.upload == record.upload:
+        if _is_stored(store, record):
             store.delete(f"{name}/{MANIFEST}")
         raise
 
@@ -239,6 +236,18 @@ def complete(store: ObjectStore, record: BackupRecord, mine: Begun) -> None:
 def taken(store: ObjectStore, name: str) -> StoreError:
     """Return the error that a backup of this name is complete."""
     return StoreError(f"{store.url} has a backup {name} already; delete it, or choose another name")
+
+
+def _changed(store: ObjectStore, name: str) -> StoreError:
+    return StoreError(
+        f"{store.url}/{name} was changed by somebody else while it was written; take another backup, and give each"
+        " broker a --source of its own"
+    )
+
+
+def _is_stored(store: ObjectStore, record: BackupRecord) -> bool:
+    """Whether the manifest below a backup's name is the one of the same upload."""
+    return (stored := find(store, record.name)) is not None and stored.upload == record.upload
 
 
 def _begun(store: ObjectStore, name: str) -> Begun | None:

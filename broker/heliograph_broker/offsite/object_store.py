@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import obstore
 from heliograph_api.values.quoting import quoted
-from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, S3Store
 
 #: Time (s) for one object, which is at most a part of a backup.
@@ -71,6 +71,20 @@ class ObjectStore:
             obstore.put(self._store, path, content, use_multipart=False)
             if self._directory is not None:
                 _sync(self._directory / path)
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Write an object as a whole unless there is one of this name; return whether it was written.
+
+        False is no proof that another process wrote it: a request whose answer was lost is sent once more.
+        """
+        with self._problems():
+            try:
+                obstore.put(self._store, path, content, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+            if self._directory is not None:
+                _sync(self._directory / path)
+        return True
 
     def get(self, path: str) -> bytes:
         """Return an object's content. Raises :class:`KeyError` if there is none of this name."""

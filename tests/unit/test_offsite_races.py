@@ -1,0 +1,96 @@
+"""Processes that stall between two objects of a backup while another one pushes, deletes or verifies it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from heliograph_broker.offsite import catalog
+from heliograph_broker.offsite.catalog import BackupRecord, Begun, Part
+from heliograph_broker.offsite.object_store import Access, ObjectStore, StoreError
+
+from .test_offsite import check_whole, complete_record, place
+
+NAME = "monday"
+PATH_OF_MANIFEST = f"{NAME}/manifest.json"
+
+
+class Stalling(ObjectStore):
+    """A directory before whose next request of a kind, for a path with an end, something else happens, once."""
+
+    def __init__(self, directory: Path, kind: str, end: str, meanwhile: Callable[[], object]) -> None:
+        super().__init__(f"file://{directory}", Access())
+        self._kind = kind
+        self._end = end
+        self._meanwhile: Callable[[], object] | None = meanwhile
+
+    def put(self, path: str, content: bytes) -> None:
+        self._stall("put", path)
+        super().put(path, content)
+
+    def create(self, path: str, content: bytes) -> bool:
+        self._stall("create", path)
+        return super().create(path, content)
+
+    def delete(self, path: str) -> None:
+        self._stall("delete", path)
+        super().delete(path)
+
+    @property
+    def has_stalled(self) -> bool:
+        return self._meanwhile is None
+
+    def _stall(self, kind: str, path: str) -> None:
+        if kind == self._kind and path.endswith(self._end) and self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            meanwhile()
+
+
+def upload(store: ObjectStore, digit: str, name: str = NAME) -> tuple[BackupRecord, Begun]:
+    """Upload all but the manifest as a push does; return the record to complete it with."""
+    mine = Begun("team", digit * 16)
+    catalog.delete_interrupted(store, mine)
+    catalog.claim(store, name, mine)
+    content = digit.encode()
+    catalog.check_claim(store, name, mine)
+    store.put(catalog.part_path(name, 1, mine.upload), content)
+    return complete_record(name, upload=mine.upload, parts=[Part(1, hashlib.sha256(content).hexdigest())]), mine
+
+
+def push(store: ObjectStore, digit: str, name: str = NAME) -> BackupRecord:
+    record, mine = upload(store, digit, name)
+    catalog.complete(store, record, mine)
+    return record
+
+
+# -- a push that stalls before its manifest --------------------------------------------------------------------------
+
+
+def test_a_push_that_stalled_before_its_manifest_leaves_that_of_its_replacement(tmp_path: Path) -> None:
+    store = Stalling(tmp_path, "create", "manifest.json", lambda: push(place(tmp_path), "b"))
+    record, mine = upload(store, "a")
+    with pytest.raises(StoreError, match="changed by somebody else"):
+        catalog.complete(store, record, mine)
+    assert store.has_stalled
+    assert catalog.get(store, NAME).upload == "b" * 16
+    check_whole(store, NAME)
+
+
+def test_a_push_whose_manifest_was_stored_without_an_answer_succeeds(tmp_path: Path) -> None:
+    """The client sends it once more, and the store says that it is there."""
+    store = place(tmp_path)
+    record, mine = upload(store, "a")
+    store.put(PATH_OF_MANIFEST, msgspec.json.format(msgspec.json.encode(record)))
+    catalog.complete(store, record, mine)
+    check_whole(store, NAME)
+
+
+def test_an_object_is_created_once(tmp_path: Path) -> None:
+    store = place(tmp_path)
+    assert store.create("a/b", b"first")
+    assert not store.create("a/b", b"second")
+    assert store.get("a/b") == b"first"
+    assert store.sizes() == {"a/b": 5}
