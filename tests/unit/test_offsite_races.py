@@ -19,7 +19,7 @@ PATH_OF_MANIFEST = f"{NAME}/manifest.json"
 
 
 class Stalling(ObjectStore):
-    """A directory before whose next request of a kind, for a path with an end, something else happens, once."""
+    """A directory where something happens at the next request of a kind for a path: before it, or after ``listed``."""
 
     def __init__(self, directory: Path, kind: str, end: str, meanwhile: Callable[[], object]) -> None:
         super().__init__(f"file://{directory}", Access())
@@ -38,6 +38,12 @@ class Stalling(ObjectStore):
     def delete(self, path: str) -> None:
         self._stall("delete", path)
         super().delete(path)
+
+    def sizes(self, below: str = "") -> dict[str, int]:
+        self._stall("list", below)
+        listed = super().sizes(below)
+        self._stall("listed", below)
+        return listed
 
     @property
     def has_stalled(self) -> bool:
@@ -86,6 +92,33 @@ def test_a_push_whose_manifest_was_stored_without_an_answer_succeeds(tmp_path: P
     store.put(PATH_OF_MANIFEST, msgspec.json.format(msgspec.json.encode(record)))
     catalog.complete(store, record, mine)
     check_whole(store, NAME)
+
+
+# -- a push that stalls while it deletes what an interrupted one left ------------------------------------------------
+
+CLEANER = Begun("team", "c" * 16)
+
+
+@pytest.mark.parametrize(("kind", "end"), [("put", "begun.json"), ("list", "/"), ("listed", "/"), ("delete", "")])
+def test_a_push_that_stalled_while_it_cleaned_up_deletes_no_backup(tmp_path: Path, kind: str, end: str) -> None:
+    upload(place(tmp_path), "a")
+    store = Stalling(tmp_path, kind, end, lambda: push(place(tmp_path), "b"))
+    catalog.delete_interrupted(store, CLEANER)
+    assert store.has_stalled
+    check_whole(place(tmp_path), NAME)
+
+
+@pytest.mark.parametrize(("kind", "end"), [("list", "/"), ("listed", "/"), ("delete", "")])
+def test_a_push_that_stalled_while_it_cleaned_up_leaves_the_upload_that_took_over(
+    tmp_path: Path, kind: str, end: str
+) -> None:
+    upload(place(tmp_path), "a")
+    running: list[tuple[BackupRecord, Begun]] = []
+    store = Stalling(tmp_path, kind, end, lambda: running.append(upload(place(tmp_path), "b")))
+    catalog.delete_interrupted(store, CLEANER)
+    ((record, mine),) = running
+    catalog.complete(place(tmp_path), record, mine)
+    check_whole(place(tmp_path), NAME)
 
 
 def test_an_object_is_created_once(tmp_path: Path) -> None:

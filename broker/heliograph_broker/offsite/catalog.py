@@ -188,10 +188,21 @@ def delete_interrupted(store: ObjectStore, mine: Begun) -> None:
     """
     for name in names(store)[1]:
         begun = _begun(store, name)
-        if begun is not None and begun.source == mine.source:
-            _write_begun(store, name, mine)
-            if not _has_manifest(store, name):
-                delete(store, name)
+        if begun is None or begun.source != mine.source:
+            continue
+        _write_begun(store, name, mine)
+        # Only what is listed is deleted, so that this may stall anywhere: an upload that takes the name over from now
+        # on writes other paths, and one that did so before the listing is seen afterwards.
+        found = objects(store, name)
+        if f"{name}/{MANIFEST}" in found or _begun(store, name) != mine:
+            continue
+        store.delete_staged(name, _OBJECT)
+        last = f"{name}/{BEGUN}"
+        for path in found:
+            if path != last:
+                store.delete(path)
+        if _begun(store, name) == mine:
+            store.delete(last)
 
 
 def claim(store: ObjectStore, name: str, mine: Begun) -> None:
