@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -119,6 +120,59 @@ def test_a_push_that_stalled_while_it_cleaned_up_leaves_the_upload_that_took_ove
     ((record, mine),) = running
     catalog.complete(place(tmp_path), record, mine)
     check_whole(place(tmp_path), NAME)
+
+
+# -- a deletion while a push ends -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [("list", ""), ("listed", ""), ("put", "begun.json"), ("delete", f"-{'a' * 16}"), ("delete", "begun.json")],
+)
+def test_a_deletion_while_a_push_ends_leaves_nothing(tmp_path: Path, kind: str, end: str) -> None:
+    """Whether the push ends before, and succeeds, or after, and fails."""
+    record, mine = upload(place(tmp_path), "a")
+
+    def end_push() -> None:
+        with suppress(StoreError):
+            catalog.complete(place(tmp_path), record, mine)
+
+    store = Stalling(tmp_path, kind, end, end_push)
+    assert catalog.delete(store, NAME)
+    assert store.has_stalled
+    assert store.sizes() == {}
+
+
+def test_a_push_fails_whose_parts_are_deleted_before_its_manifest(tmp_path: Path) -> None:
+    store = Stalling(tmp_path, "create", "manifest.json", lambda: catalog.delete(place(tmp_path), NAME))
+    record, mine = upload(store, "a")
+    with pytest.raises(StoreError, match="changed by somebody else"):
+        catalog.complete(store, record, mine)
+    assert store.sizes() == {}
+
+
+def test_what_a_killed_deletion_left_is_deleted_by_the_next_push_of_the_source(tmp_path: Path) -> None:
+    def die() -> None:
+        raise ConnectionError("killed")
+
+    upload(place(tmp_path), "a")
+    with pytest.raises(ConnectionError):
+        catalog.delete(Stalling(tmp_path, "delete", "", die), NAME)
+    store = place(tmp_path)
+    catalog.delete_interrupted(store, CLEANER)
+    assert store.sizes() == {}
+
+
+def test_a_deletion_that_somebody_writes_against_ends_with_an_error(tmp_path: Path) -> None:
+    class Busy(ObjectStore):
+        def delete(self, path: str) -> None:
+            super().delete(path)
+            self.put(f"{NAME}/part-000001", b"x")
+
+    store = Busy(f"file://{tmp_path}", Access())
+    store.put(f"{NAME}/part-000001", b"x")
+    with pytest.raises(StoreError, match="is still written to"):
+        catalog.delete(store, NAME)
 
 
 def test_an_object_is_created_once(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ them is the result of its last verification, see :mod:`.verification_results`.
 from __future__ import annotations
 
 import re
+import secrets
 from typing import Annotated, Final
 
 import msgspec
@@ -26,6 +27,8 @@ LATEST: Final = "latest"
 """Stands for the newest complete backup whose verification has not failed; no backup has this name."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _MAX_NAME: Final = 253
+#: Times that the objects of a backup are listed and deleted until none is left.
+_DELETIONS: Final = 5
 #: What a backup consists of. Whatever else is below its name is somebody else's, such as backups of a longer URL.
 _OBJECT: Final = re.compile(
     rf"{'|'.join(map(re.escape, (BEGUN, MANIFEST, VERIFIED, FAILED)))}|part-[0-9]{{6,}}(-[0-9a-f]+)?", re.ASCII
@@ -167,17 +170,27 @@ def objects(store: ObjectStore, name: str) -> list[str]:
 def delete(store: ObjectStore, name: str) -> bool:
     """Delete a backup, complete or not; return whether there was one. Interrupted, it is not a backup any more.
 
-    Nothing else below its name is deleted. Raises :class:`StoreError`, also for a manifest that may be somebody else's.
+    An upload of this name that still runs fails, or ended before, and its backup is deleted. Nothing else below the
+    name is deleted. Raises :class:`StoreError`, also for a manifest that may be somebody else's.
     """
-    found = objects(store, name)
     first, last = f"{name}/{MANIFEST}", f"{name}/{BEGUN}"
-    if first in found and last not in found:
-        find(store, name)
-    # An upload that still runs fails, as it does when its objects are deleted.
-    staged = store.delete_staged(name, _OBJECT)
-    for path in sorted(found, key=lambda path: (path != first, path == last, path)):
-        store.delete(path)
-    return bool(found) or staged
+    existed = False
+    for _ in range(_DELETIONS):
+        found = objects(store, name)
+        if first in found and last not in found:
+            find(store, name)
+        if last in found and first not in found:
+            # An upload that wrote its last part sees this after its manifest. One that looked before is in the list.
+            begun = _begun(store, name)
+            _write_begun(store, name, Begun("" if begun is None else begun.source, secrets.token_hex(8)))
+            found = objects(store, name)
+        existed |= store.delete_staged(name, _OBJECT)
+        if not found:
+            return existed
+        existed = True
+        for path in sorted(found, key=lambda path: (path != first, path == last, path)):
+            store.delete(path)
+    raise StoreError(f"{store.url}/{name} is still written to while it is deleted; try again when the upload has ended")
 
 
 def delete_interrupted(store: ObjectStore, mine: Begun) -> None:
