@@ -393,7 +393,8 @@ def test_a_restore_that_was_interrupted_earlier_can_be_of_another_backup(tmp_pat
     interrupted_at_its_end(store, archive, volume)
     (volume / "FORMAT").unlink()
     asyncio.run(push(broker(archive), store, "sunday", None))
-    record_failed(store, "monday", FailedVerification(1, "it lacks a topic"))
+    upload = catalog.get(store, "monday").upload
+    record_failed(store, "monday", FailedVerification(1, "it lacks a topic", upload))
     pulled = CliRunner().invoke(backup_app, ["pull", store.url, "latest", "--data-dir", str(volume), "--once"])
     assert pulled.exit_code == 0, pulled.output
     found = restored_from(volume)

@@ -15,7 +15,7 @@ import msgspec
 from heliograph_api.values.quoting import quoted
 
 from .object_store import ObjectStore, StoreError
-from .verification_results import FAILED, VERIFIED, FailedVerification, failure_of
+from .verification_results import RESULTS, FailedVerification, failure_of
 
 #: Bytes of a part. Its upload has to end within a minute: a broker ends a backup that nobody reads from any longer.
 PART_BYTES: Final = 16 * 1024 * 1024
@@ -31,7 +31,7 @@ _MAX_NAME: Final = 253
 _DELETIONS: Final = 5
 #: What a backup consists of. Whatever else is below its name is somebody else's, such as backups of a longer URL.
 _OBJECT: Final = re.compile(
-    rf"{'|'.join(map(re.escape, (BEGUN, MANIFEST, VERIFIED, FAILED)))}|part-[0-9]{{6,}}(-[0-9a-f]+)?", re.ASCII
+    rf"{'|'.join(map(re.escape, (BEGUN, MANIFEST, *sorted(RESULTS))))}|part-[0-9]{{6,}}(-[0-9a-f]+)?", re.ASCII
 )
 
 
@@ -112,11 +112,16 @@ def find(store: ObjectStore, name: str) -> BackupRecord | None:
     return record
 
 
+def is_stored(store: ObjectStore, record: BackupRecord) -> bool:
+    """Return whether a backup is still there, and not another one of its name. Raises as :func:`find`."""
+    return (stored := find(store, record.name)) is not None and stored.upload == record.upload
+
+
 def get(store: ObjectStore, name: str) -> BackupRecord:
     """Return a backup's record. Raises :class:`StoreError`, also if there is no complete one of this name."""
     if (found := find(store, name)) is not None:
         return found
-    if objects(store, name):
+    if _uploaded(store, name):
         raise StoreError(f"{store.url}/{name} is incomplete: its upload was interrupted; take another backup")
     raise StoreError(
         f"{store.url} has no backup {quoted(name)}; 'heliograph backup list {store.url}' shows what it has"
@@ -140,7 +145,7 @@ def latest(store: ObjectStore) -> tuple[BackupRecord, dict[str, FailedVerificati
         raise StoreError(f"{store.url} has no backup; 'heliograph backup list {store.url}' shows what it has")
     left_out: dict[str, FailedVerification] = {}
     for record in sorted(records, key=lambda record: (record.point_in_time_ms, record.name), reverse=True):
-        if (failure := failure_of(store, record.name)) is None:
+        if (failure := failure_of(store, record.name, record.upload)) is None:
             return record, left_out
         left_out[record.name] = failure
     raise StoreError(
@@ -151,11 +156,7 @@ def latest(store: ObjectStore) -> tuple[BackupRecord, dict[str, FailedVerificati
 
 def names(store: ObjectStore) -> tuple[list[str], list[str]]:
     """Return the names with a manifest, and of the interrupted backups, each sorted."""
-    found: dict[str, set[str]] = {}
-    for path in store.sizes():
-        name, _, rest = path.partition("/")
-        if rest and "/" not in rest and _can_be_name(name):
-            found.setdefault(name, set()).add(rest)
+    found = _all_objects(store)
     complete = sorted(name for name, objects in found.items() if MANIFEST in objects)
     interrupted = sorted(name for name, objects in found.items() if MANIFEST not in objects and BEGUN in objects)
     return complete, interrupted
@@ -194,12 +195,20 @@ def delete(store: ObjectStore, name: str) -> bool:
 
 
 def delete_interrupted(store: ObjectStore, mine: Begun) -> None:
-    """Delete what interrupted uploads of the same source left.
+    """Delete what interrupted uploads of the same source left, and results of verifications without a backup.
 
     One that is still running sees at its next object that it is not its own any more. One that ends at this moment is
     complete, or sees that, too: it looks after it wrote its manifest, and here it is the other way round.
     """
-    for name in names(store)[1]:
+    for name, listed in _all_objects(store).items():
+        if MANIFEST in listed:
+            continue
+        if listed <= RESULTS:
+            # An upload of this name may have begun and ended while the others were listed.
+            if not _uploaded(store, name):
+                for each in listed:
+                    store.delete(f"{name}/{each}")
+            continue
         begun = _begun(store, name)
         if begun is None or begun.source != mine.source:
             continue
@@ -220,7 +229,7 @@ def delete_interrupted(store: ObjectStore, mine: Begun) -> None:
 
 def claim(store: ObjectStore, name: str, mine: Begun) -> None:
     """Begin an upload. Raises :class:`StoreError` if another source has begun one of this name, or it is complete."""
-    if objects(store, name):
+    if _uploaded(store, name):
         raise StoreError(
             f"{store.url}/{name} is an upload of another source, interrupted or still running; choose another name, or"
             f" delete it with 'heliograph backup delete {store.url} {name}'"
@@ -246,13 +255,13 @@ def complete(store: ObjectStore, record: BackupRecord, mine: Begun) -> None:
     check_claim(store, name, mine)
     content = msgspec.json.format(msgspec.json.encode(record))
     # After a pause here, another upload may have taken the name over, and be complete.
-    if not store.create(f"{name}/{MANIFEST}", content) and not _is_stored(store, record):
+    if not store.create(f"{name}/{MANIFEST}", content) and not is_stored(store, record):
         raise _changed(store, name)
     try:
         check_claim(store, name, mine)
     except StoreError:
         # Its parts may be deleted right now.
-        if _is_stored(store, record):
+        if is_stored(store, record):
             store.delete(f"{name}/{MANIFEST}")
         raise
 
@@ -262,16 +271,26 @@ def taken(store: ObjectStore, name: str) -> StoreError:
     return StoreError(f"{store.url} has a backup {name} already; delete it, or choose another name")
 
 
+def _all_objects(store: ObjectStore) -> dict[str, set[str]]:
+    """Return the last parts of the paths of all objects of backups, complete or not, by the backups' names."""
+    found: dict[str, set[str]] = {}
+    for path in store.sizes():
+        name, _, rest = path.partition("/")
+        if _OBJECT.fullmatch(rest) and _can_be_name(name):
+            found.setdefault(name, set()).add(rest)
+    return found
+
+
+def _uploaded(store: ObjectStore, name: str) -> bool:
+    """Whether a backup has objects beside results of its verification, which may come after its deletion."""
+    return any(path.removeprefix(f"{name}/") not in RESULTS for path in objects(store, name))
+
+
 def _changed(store: ObjectStore, name: str) -> StoreError:
     return StoreError(
         f"{store.url}/{name} was changed by somebody else while it was written; take another backup, and give each"
         " broker a --source of its own"
     )
-
-
-def _is_stored(store: ObjectStore, record: BackupRecord) -> bool:
-    """Whether the manifest below a backup's name is the one of the same upload."""
-    return (stored := find(store, record.name)) is not None and stored.upload == record.upload
 
 
 def _begun(store: ObjectStore, name: str) -> Begun | None:

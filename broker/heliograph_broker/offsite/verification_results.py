@@ -1,6 +1,7 @@
 """The result of a backup's last verification: an object beside it, so that every Kubernetes that restores it sees it.
 
-A verification that could not be done, such as for want of space, has no result.
+It names the upload that was verified: one of the same name that was made since has no result yet. A verification that
+could not be done, such as for want of space, has none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from .object_store import ObjectStore
 
 VERIFIED: Final = "verified.json"
 FAILED: Final = "verification-failed.json"
+RESULTS: Final = frozenset({VERIFIED, FAILED})
 
 
 class Verified(msgspec.Struct, rename="camel"):
@@ -22,6 +24,7 @@ class Verified(msgspec.Struct, rename="camel"):
     topics: int
     subscriptions: int
     entries: int
+    upload: str = ""
 
 
 class FailedVerification(msgspec.Struct, rename="camel"):
@@ -29,6 +32,7 @@ class FailedVerification(msgspec.Struct, rename="camel"):
 
     failed_ms: int
     problem: str
+    upload: str = ""
 
 
 def record_verified(store: ObjectStore, name: str, result: Verified) -> None:
@@ -46,24 +50,29 @@ def record_failed(store: ObjectStore, name: str, result: FailedVerification) -> 
     store.delete(f"{name}/{VERIFIED}")
 
 
-def failure_of(store: ObjectStore, name: str) -> FailedVerification | None:
-    """Return how the last verification of a backup failed; None if it did not, or there was none.
+def failure_of(store: ObjectStore, name: str, upload: str) -> FailedVerification | None:
+    """Return how the last verification of a backup failed; None if it did not, or there was none of this upload.
 
     Raises :class:`.object_store.StoreError`.
     """
     try:
-        return msgspec.json.decode(store.get(f"{name}/{FAILED}"), type=FailedVerification)
+        failure = msgspec.json.decode(store.get(f"{name}/{FAILED}"), type=FailedVerification)
     except KeyError:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return FailedVerification(0, f"{store.url}/{name}/{FAILED} cannot be read: {error}")
+        return FailedVerification(0, f"{store.url}/{name}/{FAILED} cannot be read: {error}", upload)
+    return failure if failure.upload == upload else None
 
 
-def result_text(store: ObjectStore, name: str) -> str:
-    """Return the result of the last verification of a backup in a few words; empty if there was none.
+def result_text(store: ObjectStore, name: str, upload: str) -> str:
+    """Return the result of the last verification of a backup in a few words; empty if there was none of this upload.
 
     Raises :class:`.object_store.StoreError`.
     """
-    if (failure := failure_of(store, name)) is not None:
+    if (failure := failure_of(store, name, upload)) is not None:
         return f"verification failed: {failure.problem}"
-    return "verified" if f"{name}/{VERIFIED}" in store.sizes(f"{name}/") else ""
+    try:
+        verified = msgspec.json.decode(store.get(f"{name}/{VERIFIED}"), type=Verified)
+    except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    return "verified" if verified.upload == upload else ""

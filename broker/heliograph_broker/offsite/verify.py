@@ -13,7 +13,7 @@ from heliograph_broker.storage.base.damage import LostRange
 from heliograph_broker.storage.copies.backup import BackupError, DamagedBackupError
 from heliograph_broker.storage.copies.inspection import Contents, InspectionError, inspect, unused
 
-from .catalog import BackupRecord
+from .catalog import BackupRecord, is_stored
 from .object_store import ObjectStore, StoreError
 from .pull import DamagedPartError, pull
 from .verification_results import FailedVerification, Verified, record_failed, record_verified
@@ -25,15 +25,19 @@ _MOST = 5
 def verify(store: ObjectStore, record: BackupRecord, scratch: Path) -> Verified:
     """Do :func:`check`, and record its result beside the backup, unless it could not be done.
 
-    Raises :class:`BackupError` and :class:`.object_store.StoreError`.
+    Nor is it recorded if the backup was deleted or replaced meanwhile. Raises :class:`BackupError` and
+    :class:`.object_store.StoreError`.
     """
     try:
         found = check(store, record, scratch)
     except (DamagedBackupError, DamagedPartError) as error:
         # The error says more than that it could not be recorded.
         with suppress(StoreError):
-            record_failed(store, record.name, FailedVerification(_now_ms(), str(error)))
+            if is_stored(store, record):
+                record_failed(store, record.name, FailedVerification(_now_ms(), str(error), record.upload))
         raise
+    if not is_stored(store, record):
+        raise StoreError(f"{store.url}/{record.name} was changed by somebody else while it was verified; verify again")
     record_verified(store, record.name, found)
     return found
 
@@ -58,7 +62,7 @@ def check(store: ObjectStore, record: BackupRecord, scratch: Path) -> Verified:
     if problems:
         more = f" and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
         raise DamagedBackupError(f"backup {record.name} is not what it should be: {'; '.join(problems[:_MOST])}{more}")
-    return Verified(_now_ms(), len(claims.topics), len(claims.cursors), entries)
+    return Verified(_now_ms(), len(claims.topics), len(claims.cursors), entries, record.upload)
 
 
 def _now_ms() -> int:

@@ -219,7 +219,7 @@ def list_backups(
             # None if somebody has deleted it since.
             if record is not None:
                 records.append(record)
-                results[each] = result_text(store, each)
+                results[each] = result_text(store, each, record.upload)
     for record in sorted(records, key=lambda each: (each.point_in_time_ms, each.name)):
         result = f", {results[record.name]}" if results[record.name] else ""
         print(f"{record.name}  {_summary(record)}{result}")
@@ -268,10 +268,11 @@ def _to_restore(store: ObjectStore, name: str, begun_in: Path | None) -> tuple[B
 
     if name != catalog.LATEST:
         record = catalog.get(store, name)
-        failed = failure_of(store, name)
+        failed = failure_of(store, name, record.upload)
         return record, [f"the verification of backup {name} failed: {failed.problem}"] if failed is not None else []
     before = begun(begun_in) if begun_in is not None else ""
-    if before and failure_of(store, before) is None and (found := catalog.find(store, before)) is not None:
+    found = catalog.find(store, before) if before else None
+    if found is not None and failure_of(store, before, found.upload) is None:
         return found, []
     record, left_out = catalog.latest(store)
     return record, [
