@@ -12,15 +12,15 @@ from typing import Any, Final
 import msgspec
 
 from heliograph_broker.storage.copies.backup import FORMAT_NAME, BackupError, Manifest
-from heliograph_broker.storage.copies.restore import NOT_DATA, restore_stream
+from heliograph_broker.storage.copies.restore import NOT_DATA, held, restore_into, restore_stream
+from heliograph_broker.storage.disk.data_dir import RESTORING
 from heliograph_broker.storage.disk.disk import RealDisk
 from heliograph_broker.storage.disk.identity import parse_format
 
 from .catalog import BackupRecord, part_path
 from .object_store import ObjectStore, StoreError
 
-#: In a directory while a backup is restored into it, and afterwards: which backup it was.
-RESTORING: Final = "RESTORING.json"
+#: In a directory into which a backup was restored: which one. Before it is complete, the file is RESTORING.
 RESTORED: Final = "RESTORED.json"
 _BUFFER_BYTES: Final = 1024 * 1024
 _ANOTHER: Final = (
@@ -100,7 +100,7 @@ def bootstrap(store: ObjectStore, record: BackupRecord, data_dir: Path) -> Origi
     """Restore a backup into the volume of a new broker, once; return which one it was restored from.
 
     Where it was done before, nothing is done. Where it was interrupted, it begins again. A directory with other data
-    is never touched. Raises :class:`StoreError` and :class:`BackupError`.
+    is never touched. Raises :class:`StoreError`, and :class:`BackupError`, also if a broker or another restore uses it.
     """
     if (done := restored_from(data_dir)) is not None:
         return done
@@ -108,16 +108,20 @@ def bootstrap(store: ObjectStore, record: BackupRecord, data_dir: Path) -> Origi
         store.url, record.name, record.point_in_time_ms, record.completed_ms, record.size, record.version, record.format
     )
     try:
-        present = {path.name for path in data_dir.iterdir()} - NOT_DATA
-        if present and RESTORING not in present:
-            raise BackupError(f"{data_dir} is not empty: {_ANOTHER}")
-        # A broker never started on it: everything in it is of the restore that was interrupted.
-        for name in present - {RESTORING}:
-            _remove(data_dir / name)
-        _write(data_dir / RESTORING, origin)
-        with _stream(store, record) as file:
-            restore_stream(file, f"{store.url}/{record.name}", data_dir, beside={RESTORING})
-        _mark(data_dir)
+        with held(data_dir):
+            # Another restore may have ended since.
+            if (done := _complete(data_dir)) is not None:
+                return done
+            present = {path.name for path in data_dir.iterdir()} - NOT_DATA
+            if present and RESTORING not in present:
+                raise BackupError(f"{data_dir} is not empty: {_ANOTHER}")
+            # A broker never started on it: everything in it is of the restore that was interrupted.
+            for name in present - {RESTORING}:
+                _remove(data_dir / name)
+            _write(data_dir / RESTORING, origin)
+            with _stream(store, record) as file:
+                restore_into(file, f"{store.url}/{record.name}", data_dir, beside={RESTORING})
+            _mark(data_dir)
     except OSError as error:
         raise BackupError(f"cannot restore into {data_dir}: {error.strerror}") from error
     return origin
@@ -127,17 +131,33 @@ def restored_from(data_dir: Path) -> Origin | None:
     """Return the backup that :func:`bootstrap` has restored; None if there is none, or its restore was interrupted.
 
     A restore that was interrupted after FORMAT, the last file, is complete: its mark is made up for, whatever became
-    of the backup. Raises :class:`BackupError`, also if a broker started before a restore was complete.
+    of the backup. Raises :class:`BackupError`, also if a restore is under way or a broker started before a restore was
+    complete.
     """
     try:
-        if not (data_dir / RESTORED).exists():
-            if not (data_dir / RESTORING).exists() or not (data_dir / FORMAT_NAME).exists():
-                return None
-            _check_complete(data_dir)
-            _mark(data_dir)
-        return msgspec.json.decode((data_dir / RESTORED).read_bytes(), type=Origin)
+        if (data_dir / RESTORED).exists():
+            return _origin(data_dir)
+        if not (data_dir / RESTORING).exists():
+            return None
+        with held(data_dir):
+            return _complete(data_dir)
     except OSError as error:
         raise BackupError(f"cannot read {data_dir}: {error.strerror}") from error
+
+
+def _complete(data_dir: Path) -> Origin | None:
+    """:func:`restored_from` for a directory that is held. Raises :class:`OSError`, too."""
+    if not (data_dir / RESTORED).exists():
+        if not (data_dir / RESTORING).exists() or not (data_dir / FORMAT_NAME).exists():
+            return None
+        _check_complete(data_dir)
+        _mark(data_dir)
+    return _origin(data_dir)
+
+
+def _origin(data_dir: Path) -> Origin:
+    try:
+        return msgspec.json.decode((data_dir / RESTORED).read_bytes(), type=Origin)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BackupError(f"{data_dir / RESTORED} cannot be read: {error}") from error
 

@@ -16,6 +16,7 @@ from typing import IO
 
 import msgspec
 
+from heliograph_broker.storage.disk import data_dir as data_directory
 from heliograph_broker.storage.disk.disk import RealDisk
 from heliograph_broker.storage.disk.identity import KNOWN_VERSIONS, parse_format
 
@@ -34,8 +35,8 @@ _DISK = RealDisk()
 _COPY_BYTES = 1024 * 1024
 #: A manifest names every segment in some 150 bytes.
 _MANIFEST_BYTES = 64 * 1024 * 1024
-#: Entries that a file system has in its topmost directory.
-NOT_DATA = frozenset({"lost+found"})
+#: Entries of an empty volume: of its file system, and of a restore or a broker that did nothing there yet.
+NOT_DATA = frozenset({"lost+found", data_directory.LOCK})
 
 
 def check(archive: Path) -> Manifest:
@@ -62,19 +63,46 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
         return restore_stream(file, str(archive), data_dir)
 
 
-def restore_stream(file: IO[bytes], label: str, data_dir: Path, *, beside: Collection[str] = ()) -> Manifest:
-    """:func:`restore` for a backup that is read from anywhere; ``label`` names it in errors.
+@contextmanager
+def held(data_dir: Path) -> Iterator[None]:
+    """Keep brokers and other restores off a directory that exists.
+
+    Raises :class:`BackupError` if a process uses it, and :class:`OSError`.
+    """
+    try:
+        with data_directory.held(data_dir, _DISK):
+            yield
+    except data_directory.DataDirError as error:
+        raise BackupError(str(error)) from error
+
+
+def restore_stream(file: IO[bytes], label: str, data_dir: Path) -> Manifest:
+    """:func:`restore` for a backup that is read from anywhere; ``label`` names it in errors."""
+    # A volume cannot be renamed, nor be renamed into from another.
+    if not data_dir.is_mount():
+        return _restore(file, label, data_dir, data_dir.parent)
+    try:
+        with held(data_dir):
+            return restore_into(file, label, data_dir)
+    except OSError as error:
+        raise BackupError(f"cannot restore into {data_dir}: {error.strerror}") from error
+
+
+def restore_into(file: IO[bytes], label: str, data_dir: Path, *, beside: Collection[str] = ()) -> Manifest:
+    """:func:`restore_stream` into a directory that is there and stays, and that :func:`held` holds.
 
     Files named ``beside`` may be in the directory, and stay.
     """
-    mounted = data_dir.is_mount() or bool(beside)
+    return _restore(file, label, data_dir, data_dir, {*NOT_DATA, *beside})
+
+
+def _restore(file: IO[bytes], label: str, data_dir: Path, above: Path, allowed: Collection[str] = ()) -> Manifest:
+    """Write everything below another name in ``above``, which is ``data_dir`` itself if it cannot be renamed."""
     try:
-        allowed = {*NOT_DATA, *beside} if mounted else set()
-        if data_dir.exists() and {path.name for path in data_dir.iterdir()} - allowed:
+        if data_dir.exists() and {path.name for path in data_dir.iterdir()}.difference(allowed):
             raise BackupError(f"{data_dir} is not empty; restore into a directory that is empty or not there")
         data_dir.parent.mkdir(parents=True, exist_ok=True)
-        # A volume cannot be renamed, nor be renamed into from another.
-        temporary = (data_dir if mounted else data_dir.parent) / f".{data_dir.name}.restoring-{os.getpid()}"
+        temporary = above / f".{data_dir.name}.restoring-{os.getpid()}"
         (temporary / SEGMENTS_PREFIX).mkdir(parents=True)
     except NotADirectoryError:
         raise BackupError(f"{data_dir} is not a directory") from None
@@ -84,7 +112,7 @@ def restore_stream(file: IO[bytes], label: str, data_dir: Path, *, beside: Colle
         manifest = _read(file, label, temporary)
         _DISK.sync_directory(temporary / SEGMENTS_PREFIX)
         _DISK.sync_directory(temporary)
-        if mounted:
+        if above == data_dir:
             _move_into(temporary, data_dir)
         else:
             temporary.rename(data_dir)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .disk import Disk, Locked
@@ -10,10 +12,27 @@ from .identity import FORMAT_VERSION, KNOWN_VERSIONS, Format, format_text, parse
 
 #: Advice for a directory that no broker starts on.
 RECOVERY_HINT = "restore a backup with 'heliograph restore', or rescue what is there with 'heliograph store salvage'"
+#: The file whose lock a broker has while it runs.
+LOCK = "LOCK"
+#: In a directory while a backup is restored into it.
+RESTORING = "RESTORING.json"
 
 
 class DataDirError(Exception):
     """The data directory cannot be used; the message says why and what to do."""
+
+
+@contextmanager
+def held(path: Path, disk: Disk) -> Iterator[None]:
+    """Keep brokers from starting on a directory.
+
+    Raises :class:`DataDirError` if a process uses it, and :class:`OSError`.
+    """
+    lock = _locked(path, disk)
+    try:
+        yield
+    finally:
+        disk.unlock(lock)
 
 
 class DataDir:
@@ -30,14 +49,9 @@ class DataDir:
             disk.make_directory(path)
             if created:
                 disk.sync_directory(path.parent)
-            self._lock = disk.lock(path / "LOCK", f"{os.getpid()}\n")
+            self._lock = _locked(path, disk)
         except FileExistsError:
             raise DataDirError(f"{path} is not a directory") from None
-        except Locked as holder:
-            raise DataDirError(
-                f"data directory {path} is in use by another process (pid {holder}); "
-                "stop it or choose another --data-dir"
-            ) from None
         except OSError as error:
             raise DataDirError(f"cannot use data directory {path}: {error.strerror}") from error
         try:
@@ -56,6 +70,10 @@ class DataDir:
         disk = self.disk
         segments = disk.exists(self.segments) and any(path.suffix == ".lmdb" for path in disk.files(self.segments))
         if not disk.exists(self._marker):
+            if disk.exists(self.path / RESTORING):
+                raise DataDirError(
+                    f"a restore into data directory {self.path} was interrupted; run it again or empty the directory"
+                )
             # Metadata alone: a first start that was interrupted.
             if segments:
                 raise DataDirError(f"data directory {self.path} has segments but no FORMAT file; {RECOVERY_HINT}")
@@ -113,3 +131,12 @@ class DataDir:
 
     def close(self) -> None:
         self.disk.unlock(self._lock)
+
+
+def _locked(path: Path, disk: Disk) -> int:
+    try:
+        return disk.lock(path / LOCK, f"{os.getpid()}\n")
+    except Locked as holder:
+        raise DataDirError(
+            f"data directory {path} is in use by another process (pid {holder}); stop it or choose another --data-dir"
+        ) from None
