@@ -88,7 +88,7 @@ class ObjectStore:
 
     def get(self, path: str) -> bytes:
         """Return an object's content. Raises :class:`KeyError` if there is none of this name."""
-        with self._problems():
+        with self._problems(missing=True):
             return bytes(obstore.get(self._store, path).bytes())
 
     def sizes(self, below: str = "") -> dict[str, int]:
@@ -100,7 +100,7 @@ class ObjectStore:
     def delete(self, path: str) -> None:
         """Delete an object; a missing one counts as deleted."""
         try:
-            with self._problems():
+            with self._problems(missing=True):
                 obstore.delete(self._store, path)
         except KeyError:
             return
@@ -123,13 +123,14 @@ class ObjectStore:
         return bool(staged)
 
     @contextmanager
-    def _problems(self) -> Iterator[None]:
+    def _problems(self, *, missing: bool = False) -> Iterator[None]:
+        """Raise :class:`StoreError` for what goes wrong, with ``missing`` :class:`KeyError` for what is not there."""
         try:
             yield
         except (NotFoundError, FileNotFoundError) as error:
-            if _answer(error)[0] not in ("", "NoSuchKey"):
-                raise self._problem(error) from error
-            raise KeyError(str(error)) from error
+            if missing and _answer(error)[0] in ("", "NoSuchKey"):
+                raise KeyError(str(error)) from error
+            raise self._problem(error) from error
         except (BaseError, OSError) as error:
             raise self._problem(error) from error
 
