@@ -13,7 +13,7 @@ from heliograph_broker.offsite import catalog
 from heliograph_broker.offsite.catalog import BackupRecord, Begun, Part
 from heliograph_broker.offsite.object_store import Access, ObjectStore, StoreError
 
-from .test_offsite import check_whole, complete_record, place
+from .test_offsite import check_whole, complete_record, listed, place
 
 NAME = "monday"
 PATH_OF_MANIFEST = f"{NAME}/manifest.json"
@@ -173,6 +173,67 @@ def test_a_deletion_that_somebody_writes_against_ends_with_an_error(tmp_path: Pa
     store.put(f"{NAME}/part-000001", b"x")
     with pytest.raises(StoreError, match="is still written to"):
         catalog.delete(store, NAME)
+
+
+# -- parts without begun.json -----------------------------------------------------------------------------------------
+
+
+def orphan(directory: Path, name: str = NAME) -> str:
+    """Let a push stall before its last part until its name is deleted; return the path of that part."""
+    late = catalog.part_path(name, 2, "a" * 16)
+    store = Stalling(directory, "put", late, lambda: catalog.delete(place(directory), name))
+    _, mine = upload(store, "a", name)
+    store.put(late, b"x")
+    with pytest.raises(StoreError, match="changed by somebody else"):
+        catalog.check_claim(store, name, mine)
+    assert list(store.sizes()) == [late]
+    return late
+
+
+def test_a_part_that_was_written_after_a_deletion_is_shown_and_can_be_deleted(tmp_path: Path) -> None:
+    orphan(tmp_path)
+    store = place(tmp_path)
+    assert catalog.names(store) == ([], [NAME])
+    assert listed(store) == [f"{NAME}  interrupted, not a backup"]
+    with pytest.raises(StoreError, match="is incomplete"):
+        catalog.get(store, NAME)
+    assert catalog.delete(store, NAME)
+    assert store.sizes() == {}
+
+
+@pytest.mark.parametrize("name", [NAME, "tuesday"])
+def test_the_next_push_deletes_parts_that_nobody_uploads(tmp_path: Path, name: str) -> None:
+    """Whatever its source is, which they do not say."""
+    late = orphan(tmp_path)
+    store = place(tmp_path)
+    mine = Begun("another", "b" * 16)
+    catalog.delete_interrupted(store, mine)
+    catalog.claim(store, name, mine)
+    assert late not in store.sizes()
+    assert list(store.sizes()) == [f"{name}/begun.json"]
+
+
+def test_a_push_deletes_no_parts_that_may_be_somebody_elses(tmp_path: Path) -> None:
+    store = place(tmp_path)
+    for path in ("export/part-000001", "export/part-00000-abc", "export/part-000001-of-000002"):
+        store.put(path, b"x")
+    kept = store.sizes()
+    catalog.delete_interrupted(store, CLEANER)
+    assert store.sizes() == kept
+
+
+def test_parts_of_an_upload_that_began_while_the_store_was_listed_stay(tmp_path: Path) -> None:
+    """A store lists in pages: the one with the parts may be newer than the one with begun.json."""
+
+    class Paged(ObjectStore):
+        def sizes(self, below: str = "") -> dict[str, int]:
+            found = super().sizes(below)
+            return found if below else {path: size for path, size in found.items() if "/part-" in path}
+
+    record, mine = upload(place(tmp_path), "a")
+    catalog.delete_interrupted(Paged(f"file://{tmp_path}", Access()), Begun("another", "b" * 16))
+    catalog.complete(place(tmp_path), record, mine)
+    check_whole(place(tmp_path), NAME)
 
 
 def test_an_object_is_created_once(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ _DELETIONS: Final = 5
 _OBJECT: Final = re.compile(
     rf"{'|'.join(map(re.escape, (BEGUN, MANIFEST, *sorted(RESULTS))))}|part-[0-9]{{6,}}(-[0-9a-f]+)?", re.ASCII
 )
+#: What processes that stalled write when their backup was deleted. Parts without the digits may be somebody else's.
+_LEFT: Final = re.compile(rf"{'|'.join(map(re.escape, sorted(RESULTS)))}|part-[0-9]{{6,}}-[0-9a-f]+", re.ASCII)
 
 
 class UnreadableManifestError(StoreError):
@@ -158,7 +160,7 @@ def names(store: ObjectStore) -> tuple[list[str], list[str]]:
     """Return the names with a manifest, and of the interrupted backups, each sorted."""
     found = _all_objects(store)
     complete = sorted(name for name, objects in found.items() if MANIFEST in objects)
-    interrupted = sorted(name for name, objects in found.items() if MANIFEST not in objects and BEGUN in objects)
+    interrupted = sorted(name for name, objects in found.items() if MANIFEST not in objects and objects - RESULTS)
     return complete, interrupted
 
 
@@ -195,7 +197,7 @@ def delete(store: ObjectStore, name: str) -> bool:
 
 
 def delete_interrupted(store: ObjectStore, mine: Begun) -> None:
-    """Delete what interrupted uploads of the same source left, and results of verifications without a backup.
+    """Delete what interrupted uploads of the same source left, and parts and results of verifications without any.
 
     One that is still running sees at its next object that it is not its own any more. One that ends at this moment is
     complete, or sees that, too: it looks after it wrote its manifest, and here it is the other way round.
@@ -203,11 +205,12 @@ def delete_interrupted(store: ObjectStore, mine: Begun) -> None:
     for name, listed in _all_objects(store).items():
         if MANIFEST in listed:
             continue
-        if listed <= RESULTS:
-            # An upload of this name may have begun and ended while the others were listed.
-            if not _uploaded(store, name):
+        if BEGUN not in listed:
+            # An upload of this name may have begun while the others were listed.
+            if not {f"{name}/{BEGUN}", f"{name}/{MANIFEST}"}.intersection(objects(store, name)):
                 for each in listed:
-                    store.delete(f"{name}/{each}")
+                    if _LEFT.fullmatch(each):
+                        store.delete(f"{name}/{each}")
             continue
         begun = _begun(store, name)
         if begun is None or begun.source != mine.source:
