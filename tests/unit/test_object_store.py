@@ -1,4 +1,4 @@
-"""What cannot be done with a store: an error of one line; only a read of an object may find that there is none."""
+"""A request that fails is an error of the store, but for a missing object, which callers expect."""
 
 from __future__ import annotations
 

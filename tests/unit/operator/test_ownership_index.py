@@ -53,7 +53,7 @@ def test_one_that_was_released_wants_nothing_however_long_another_finalizer_keep
     assert index.owner(CLAIM) == A
     index.put(A, Stake(CLAIM, "2026-01-01T00:00:00Z", deleted=True))
     assert index.owner(CLAIM) == B
-    # Of two that nothing was recorded for, too.
+    # The same holds for two without a record.
     index.put(C, Stake(CLAIM, "2026-01-03T00:00:00Z", managed=False))
     assert index.claimants(CLAIM) == [B, A, C]
 
