@@ -18,10 +18,11 @@ from heliograph_broker.clock import VirtualClock
 from heliograph_broker.offsite import catalog
 from heliograph_broker.offsite.catalog import BackupRecord, Begun, Part
 from heliograph_broker.offsite.object_store import Access, ObjectStore, StoreError
-from heliograph_broker.offsite.pull import RESTORED, RESTORING, PartReader, bootstrap, pull, restored_from
+from heliograph_broker.offsite.pull import RESTORED, PartReader, bootstrap, pull, restored_from
 from heliograph_broker.offsite.push import push
 from heliograph_broker.offsite.verification_results import FailedVerification, record_failed
 from heliograph_broker.storage.copies.backup import BackupError
+from heliograph_broker.storage.disk.data_dir import RESTORING
 from heliograph_broker.storage.disk.identity import FORMAT_VERSION, Format, parse_format
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 from typer.testing import CliRunner

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from heliograph_broker.offsite.catalog import BackupRecord
 from heliograph_broker.offsite.object_store import Access, ObjectStore
-from heliograph_broker.offsite.pull import RESTORED, RESTORING, bootstrap, pull, restored_from
+from heliograph_broker.offsite.pull import RESTORED, bootstrap, pull, restored_from
 from heliograph_broker.offsite.push import push
 from heliograph_broker.storage.copies.backup import BackupError
-from heliograph_broker.storage.disk.data_dir import DataDir, DataDirError
+from heliograph_broker.storage.disk.data_dir import RESTORING, DataDir, DataDirError
 from heliograph_broker.storage.disk.disk import RealDisk
 
 from .test_offsite import archive, broker, place
