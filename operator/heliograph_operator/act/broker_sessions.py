@@ -234,6 +234,7 @@ class BrokerSession:
         """Send manifests; split a refused batch in halves until only the refused ones fail."""
         text = "\n---\n".join(json.dumps(wanted.manifest) for wanted in batch)
         try:
+            await self.check_store()
             await self._call("apply", lambda: self._client.apply(text))
             self._changed_at = asyncio.get_running_loop().time()
         except AdminRefused as error:

@@ -26,7 +26,8 @@ from heliograph_operator.decide.pulsar_policies import (
 )
 from heliograph_operator.decide.resource_stats import ResourceStats
 
-from .broker_sessions import BrokerSession, Listing, Manifest, is_missing
+from . import broker_sessions
+from .broker_sessions import BrokerSession, Listing, Manifest, StoreChanged, is_missing
 
 #: Time (s) within which a topic shows policies that were set: brokers learn of them from a system topic.
 SHOWN_WITHIN_S: Final = 10.0
@@ -52,6 +53,25 @@ class PulsarSession(BrokerSession):
         super().__init__(http_url, batch_s, deposed, client)
         #: The objects that were read, by kind and name.
         self._read: dict[tuple[str, str], Listing] = {}
+        #: When they were found to be no Heliograph.
+        self._checked_at = float("-inf")
+
+    async def check_store(self) -> None:
+        """Ask whether a Heliograph answers by now, unless it did not a moment ago; :class:`StoreChanged` if it does.
+
+        Two Pulsars have nothing by which they differ.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._checked_at > now - broker_sessions.FRESH_S:
+            return
+        try:
+            state = await self._call("state", self._client.state)
+        except AdminRefused as error:
+            if error.status != 404:
+                raise
+            self._checked_at = now
+            return
+        raise StoreChanged(f"Heliograph {state.version} answers at {self.http_url}, not Apache Pulsar")
 
     async def listing(self, since: float) -> Listing:
         """Return a listing without objects."""
@@ -93,6 +113,7 @@ class PulsarSession(BrokerSession):
             name = f"{model.spec.tenant_ref.name}/{model.local_name}"
         elif isinstance(model, Topic):
             name = str(model.topic_name(model.spec.namespace_ref.name))
+        await self.check_store()
         try:
             await self._call("apply", lambda: self._apply(model, name))
         finally:

@@ -372,6 +372,23 @@ async def test_a_session_neither_lists_nor_changes_another_store(served: Served,
     assert brokers.changes == []
 
 
+@pytest.mark.parametrize("before", ["", "one"])
+async def test_nothing_is_applied_where_something_else_answers_since_the_listing(
+    served: Served, sessions: BrokerSessions, before: str
+) -> None:
+    brokers = await served(before)
+    await established(brokers, sessions)
+    session = sessions.at(broker_address(connection()))
+    await session.recent_listing_of("Tenant", "shop")
+    brokers.store_id, brokers.heliograph = "two", True
+    brokers.changes.clear()
+    with pytest.raises(StoreChanged):
+        await session.apply(tenant(**ON, adminRoles=["ours"]))
+    with pytest.raises(StoreChanged):
+        await session.check_store()
+    assert brokers.changes == []
+
+
 async def test_resources_follow_the_message_of_their_connection(served: Served, sessions: BrokerSessions) -> None:
     old, new, third = await served(), await served(), await served()
     installation, operator = await established(old, sessions)
