@@ -10,6 +10,8 @@ from typing import Any, Protocol, TypeVar
 from heliograph_operator.kube.client import Kube, KubeError, KubeRefused
 from heliograph_operator.objects.kinds import KINDS, Body, Key, Kind
 
+from tests.support.merge_patch import merge_patched
+
 from .requests import NoAnswer, exchange
 from .virtual_time import stamp
 
@@ -94,7 +96,7 @@ class ApiServer:
             raise KubeRefused(409, "Conflict", f"{key} has been modified")
         if (patch.get("metadata") or {}).get("uid") not in (None, before["metadata"]["uid"]):
             raise KubeRefused(409, "Conflict", f"{key} is another object")
-        after: Object = _merged(before, {"status": patch.get("status")} if status else patch)
+        after: Object = merge_patched(before, {"status": patch.get("status")} if status else patch)
         kept = ("uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp")
         unchanged = {name: before["metadata"][name] for name in kept if name in before["metadata"]}
         after["metadata"] = {**after["metadata"], **unchanged}
@@ -312,16 +314,3 @@ def selected(body: Body, labels: str) -> bool:
     """Whether an object has all labels of a selector."""
     wanted = dict(pair.split("=") for pair in labels.split(",")) if labels else {}
     return wanted.items() <= (body["metadata"].get("labels") or {}).items()
-
-
-def _merged(before: Any, patch: Any) -> Any:
-    """Return what a JSON merge patch makes of a value."""
-    if not isinstance(patch, dict):
-        return patch
-    after = dict(before) if isinstance(before, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            after.pop(name, None)
-        else:
-            after[name] = _merged(after.get(name), value)
-    return after

@@ -14,6 +14,8 @@ from heliograph_operator.objects.kinds import Body, Key, Kind, key_of
 from heliograph_operator.objects.resource_cache import ResourceCache
 from heliograph_operator.operator_settings import Settings
 
+from tests.support.merge_patch import merge_patched
+
 
 class ApiServer(Kube):
     """Merges patches as the real one does: a resourceVersion that is not the present one is a conflict."""
@@ -87,22 +89,9 @@ class ApiServer(Kube):
         if "spec" in patch:
             merged["spec"] = {**now.get("spec", {}), **patch["spec"]}
         if "status" in patch:
-            merged["status"] = _merged(now.get("status", {}), patch["status"])
+            merged["status"] = merge_patched(now.get("status", {}), patch["status"])
         self.objects[key] = merged
         return merged
-
-
-def _merged(now: Any, patch: Any) -> Any:
-    """Return a value after a JSON merge patch."""
-    if not isinstance(patch, dict):
-        return patch
-    after = dict(now) if isinstance(now, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            after.pop(name, None)
-        else:
-            after[name] = _merged(after.get(name), value)
-    return after
 
 
 def resource_of(context: Context, key: Key) -> Resource:
