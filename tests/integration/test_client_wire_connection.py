@@ -53,6 +53,18 @@ def test_ping_is_answered_also_byte_by_byte(broker: RunningBroker) -> None:
             client.expect(Type.PONG)
 
 
+def test_a_client_that_ends_sending_gets_the_answers_to_all_it_sent(broker: RunningBroker) -> None:
+    # They take more than one turn, so that the end arrives while the last of them are handled.
+    requests = 20_000
+    data = b"".join(encode(Type.CONSUMER_STATS, request_id=n, consumer_id=1) for n in range(requests))
+    for _ in range(5):
+        with WireClient(broker.service_url) as client:
+            client.send_raw(data)
+            client.end_sending()
+            client.expect_end()
+            assert [frame.body.request_id for frame in client.inbox] == list(range(requests))
+
+
 def test_command_before_connect_ends_the_connection(broker: RunningBroker, topic: str) -> None:
     with WireClient(broker.service_url, connect=False) as client:
         client.send(Type.LOOKUP, topic=topic, request_id=1)

@@ -134,6 +134,10 @@ class WireClient:
         """Send bytes as they are."""
         self._socket.sendall(data)
 
+    def end_sending(self) -> None:
+        """Tell the broker that nothing follows; its answers are still read."""
+        self._socket.shutdown(socket.SHUT_WR)
+
     def _read(self) -> None:
         """Read until the end, answering PINGs at once: a broker may take who does not answer for dead."""
         try:

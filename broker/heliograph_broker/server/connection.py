@@ -327,6 +327,10 @@ class Connection(asyncio.BufferedProtocol):
         self._received.received(nbytes)
         self._handle_frames()
 
+    def eof_received(self) -> None:
+        # The transport closes now and would drop the answers that wait for the end of the loop iteration.
+        self.output.flush()
+
     def _handle_frames(self) -> None:
         reader = self._reader
         if reader.paused:
