@@ -78,7 +78,7 @@ async def test_a_subscription_that_one_partition_lacks_is_only_among_the_states(
     state = await _state(api)
     orders = state.topics["persistent://shop/payments/orders"]
     assert orders.subscriptions == ["audit"]
-    # There is nothing else to say of it, but it exists.
+    # It has no properties, policies or backlog, but it exists.
     assert orders.subscription_states == {"billing": SubscriptionState()}
 
 

@@ -75,7 +75,7 @@ class PolicyDeletion:
         if not is_held(resource.body):
             return Outcome("gone")
         if resource.memory.deleted:
-            # What clients have created by this name since is not the resource's.
+            # Clients may have created another object of this name since, which the resource does not own.
             return await self._release(context, resource)
         return await self._decide(context, resource)
 
