@@ -66,7 +66,7 @@ class BackupDeletion:
             await report(context, resource, [ready(Reason.DELETING, f"Job {name} began")], fields)
         begun = mine or resource.status.get("startTime")
         if why := resource.suspended:
-            return await self._retain(context, resource, why, begun)
+            return await (self._retain(context, resource, why) if begun else self._release(context, resource))
         if job is not None and mine and run_of(job).succeeded is None:
             if not is_deleted(job):
                 # What it uploads is deleted when it does not upload any more.
@@ -77,11 +77,9 @@ class BackupDeletion:
         if not begun:
             return await self._release(context, resource)
         if resource.spec.get("deletionPolicy") != "Delete" and annotation(resource.body, EXPIRED) != "true":
-            return await self._retain(context, resource, "spec.deletionPolicy is Retain", begun)
+            return await self._retain(context, resource, "spec.deletionPolicy is Retain")
         if await namespace_ends(context.kube, key.namespace):
-            return await self._retain(
-                context, resource, f"Kubernetes namespace {key.namespace} is being deleted", begun
-            )
+            return await self._retain(context, resource, f"Kubernetes namespace {key.namespace} is being deleted")
         model = resource.model
         if not isinstance(model, Backup):
             return await self._failed(context, resource, Reason.INVALID, resource.memory.problem)
@@ -128,10 +126,9 @@ class BackupDeletion:
         message = f"{stored_name(resource.body)} could not be deleted from its store: {why}"
         return await self._failed(context, resource, Reason.BACKUP_DELETION_FAILED, message)
 
-    async def _retain(self, context: Context, resource: Resource, why: str, begun: object) -> Outcome:
-        if begun:
-            message = f"{stored_name(resource.body)} stays in its store, as far as it was stored: {why}"
-            await context.events.emit(resource.body, "DataRetained", message)
+    async def _retain(self, context: Context, resource: Resource, why: str) -> Outcome:
+        message = f"{stored_name(resource.body)} stays in its store, as far as it was stored: {why}"
+        await context.events.emit(resource.body, "DataRetained", message)
         return await self._release(context, resource)
 
     async def _release(self, context: Context, resource: Resource) -> Outcome:
