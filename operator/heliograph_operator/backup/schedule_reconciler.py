@@ -49,21 +49,22 @@ class ScheduleReconciler:
         now, backups = self._now(), _backups(context, resource)
         try:
             wanted = plan(model.spec, resource.body, backups, now)
+            if wanted.expired:
+                # The watch may be late, and what is stored cannot be had again.
+                if (changed := await changed_since(context, resource)) is not None:
+                    return changed
+                listed = await context.kube.list(BACKUP, resource.key.namespace)
+                backups = [each for each in listed if _is_of(each, resource)]
+                wanted = plan(model.spec, resource.body, backups, now)
             fields = schedule_fields(wanted, backups, model.spec.suspend)
             if wanted.due is not None:
                 name = await self._create(context, resource, wanted.due)
                 fields |= {"lastScheduleTime": timestamp(wanted.due), "lastBackup": name}
-            # Here and below: the watch may be late, and what is stored cannot be had again.
-            if wanted.expired and (changed := await changed_since(context, resource)) is not None:
-                return changed
             # Before anything else that may be refused: a Backup is created once for each time.
             await report(context, resource, [schedule_verdict(model.spec, wanted, backups)], fields)
             await _keep(context, [each for each in backups if each not in wanted.expired])
-            if wanted.expired:
-                listed = await context.kube.list(BACKUP, resource.key.namespace)
-                backups = [each for each in listed if _is_of(each, resource)]
-                for each in plan(model.spec, resource.body, backups, now).expired:
-                    await self._delete(context, resource, each)
+            for each in wanted.expired:
+                await self._delete(context, resource, each)
         except ScheduleError as error:
             return await self._say(context, resource, Reason.INVALID, str(error))
         except ObjectRefused as error:
