@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -14,7 +13,7 @@ from heliograph_operator import operator_metrics
 from heliograph_operator.kube.client import Kube, KubeError, KubeRefused
 from heliograph_operator.kube.events import Events
 from heliograph_operator.objects.backoff import FAILED
-from heliograph_operator.objects.kinds import GROUP, Body, Key, is_held
+from heliograph_operator.objects.kinds import Key
 from heliograph_operator.objects.resource_cache import ResourceCache
 from heliograph_operator.operator_settings import Settings
 
@@ -40,21 +39,6 @@ class Context:
         """Return a resource as the cache has it; None if it is gone."""
         body = self.cache.get(key)
         return Resource(body, key, self.memories.of(key, body)) if body is not None else None
-
-    def is_current(self, resource: Resource) -> bool:
-        """Whether the cache has a resource as its reconcile does, in all that decides about its data."""
-        body = self.cache.get(resource.key)
-        return body is not None and decisive(body) == decisive(resource.body)
-
-
-def decisive(body: Body) -> Any:
-    """Return what decides about the data of a resource.
-
-    Not its status, nor labels and annotations of others: who writes these all the time must not delay it.
-    """
-    metadata = body["metadata"]
-    own = {name: text for name, text in (metadata.get("annotations") or {}).items() if name.startswith(f"{GROUP}/")}
-    return metadata["uid"], metadata.get("deletionTimestamp"), is_held(body), own, body.get("spec")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,13 @@ from heliograph_operator.objects.kinds import (
     is_adopted,
     is_deleted,
     is_held,
+    own_annotations,
     owned,
 )
 from heliograph_operator.objects.subscriptions import RETAINED_SUBSCRIPTIONS, retained_subscriptions
 from heliograph_operator.objects.targets import Target
 
-from .controller import Context, Outcome, decisive
+from .controller import Context, Outcome
 from .resource import Resource
 
 log = structlog.get_logger(__name__)
@@ -95,13 +96,23 @@ async def changed_since(context: Context, resource: Resource) -> Outcome | None:
     if now is None or now["metadata"]["uid"] != resource.uid:
         return Outcome("gone")
     context.cache.put(now)
-    if context.is_current(resource):
-        if decisive(now) == decisive(resource.body):
-            return None
+    known, decided_by = context.cache.get(key), _decisive(resource.body)
+    if known is None or _decisive(known) != decided_by:
+        return Outcome("waiting", 0.0)
+    if _decisive(now) != decided_by:
         # The API server has an older version than it had, as after the restore of a backup of it.
         log.warning("the API server has another version of the resource", resource=str(key))
         return Outcome("waiting", _OTHER_VERSION_S)
-    return Outcome("waiting", 0.0)
+    return None
+
+
+def _decisive(body: Body) -> Any:
+    """Return what decides about the data of a resource.
+
+    Not its status, nor labels and annotations of others: who writes these all the time must not delay it.
+    """
+    metadata = body["metadata"]
+    return metadata["uid"], metadata.get("deletionTimestamp"), is_held(body), own_annotations(body), body.get("spec")
 
 
 async def note_cluster(context: Context, resource: Resource, cluster: Key) -> None:

@@ -29,6 +29,7 @@ from heliograph_operator.objects.kinds import (
     is_managed,
     is_paused,
     key_of,
+    own_annotations,
 )
 from heliograph_operator.objects.resource_cache import ResourceCache
 from heliograph_operator.objects.subscriptions import named_subscriptions
@@ -111,9 +112,7 @@ class Watcher:
 
 def _reconcile_inputs(body: Body) -> Any:
     """Return all that a reconcile depends on: everything but the API server's bookkeeping."""
-    metadata = body["metadata"]
-    own = {name: text for name, text in (metadata.get("annotations") or {}).items() if name.startswith(f"{GROUP}/")}
-    return _spec_version(body), metadata.get("finalizers"), own, body.get("status")
+    return _spec_version(body), body["metadata"].get("finalizers"), own_annotations(body), body.get("status")
 
 
 def _spec_version(body: Body) -> Any:

@@ -73,6 +73,12 @@ def key_of(body: Body) -> Key:
     return Key(body["kind"], metadata.get("namespace", ""), metadata["name"])
 
 
+def own_annotations(body: Body) -> dict[str, str]:
+    """Return the annotations of a resource that are Heliograph's, by their whole names."""
+    notes = body["metadata"].get("annotations") or {}
+    return {name: text for name, text in notes.items() if name.startswith(f"{GROUP}/")}
+
+
 def annotation(body: Body, name: str) -> str:
     """Return the annotation ``heliograph.dev/<name>``, or an empty text."""
     return str((body["metadata"].get("annotations") or {}).get(f"{GROUP}/{name}", ""))
