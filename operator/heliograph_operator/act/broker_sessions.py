@@ -152,7 +152,7 @@ class BrokerSession:
 
     async def recent_listing(self, since: float = 0.0) -> Listing:
         """Return a listing that is at most ``FRESH_S`` old, and requested no earlier than ``since``."""
-        return await self.listing(max(since, asyncio.get_running_loop().time() - FRESH_S))
+        return await self.listing(max(since, self._fresh_since()))
 
     async def listing_of(self, kind: str, name: str, since: float) -> Listing:
         """Return a listing as :meth:`listing` does; a broker that cannot list everything lists this one object."""
@@ -160,7 +160,12 @@ class BrokerSession:
 
     async def recent_listing_of(self, kind: str, name: str, since: float = 0.0) -> Listing:
         """Return a listing that has this object, as :meth:`recent_listing` does."""
-        return await self.listing_of(kind, name, max(since, asyncio.get_running_loop().time() - FRESH_S))
+        return await self.listing_of(kind, name, max(since, self._fresh_since()))
+
+    @staticmethod
+    def _fresh_since() -> float:
+        """Return the time (s, of the loop's clock) since which an answer is fresh."""
+        return asyncio.get_running_loop().time() - FRESH_S
 
     def unsupported(self, resource: OfBroker) -> list[str]:
         """Return the fields of a resource that the broker does not have, each with what is valid."""
@@ -210,7 +215,7 @@ class BrokerSession:
         """
         if not self._store_id:
             return
-        oldest = asyncio.get_running_loop().time() - FRESH_S
+        oldest = self._fresh_since()
         if self._listing is None or self._listing.at < oldest or not self.reachable:
             await self.listing(oldest)
 
@@ -288,6 +293,16 @@ class BrokerSession:
                 return await call()
         except TimeoutError as error:
             raise AdminUnreachable(f"the broker at {self.http_url} does not answer within {ANSWER_S:g} s") from error
+
+
+async def heliograph_state(asked: Awaitable[BrokerState]) -> BrokerState | None:
+    """Return all that brokers have, by their answer; None if they are another product, which does not know the path."""
+    try:
+        return await asked
+    except AdminRefused as error:
+        if error.status != 404:
+            raise
+        return None
 
 
 def is_missing(error: AdminRefused) -> bool:

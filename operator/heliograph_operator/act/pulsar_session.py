@@ -26,8 +26,7 @@ from heliograph_operator.decide.pulsar_policies import (
 )
 from heliograph_operator.decide.resource_stats import ResourceStats
 
-from . import broker_sessions
-from .broker_sessions import BrokerSession, Listing, Manifest, StoreChanged, is_missing
+from .broker_sessions import BrokerSession, Listing, Manifest, StoreChanged, heliograph_state, is_missing
 
 #: Time (s) within which a topic shows policies that were set: brokers learn of them from a system topic.
 SHOWN_WITHIN_S: Final = 10.0
@@ -61,17 +60,12 @@ class PulsarSession(BrokerSession):
 
         Two Pulsars have nothing by which they differ.
         """
+        if self._checked_at > self._fresh_since():
+            return
         now = asyncio.get_running_loop().time()
-        if self._checked_at > now - broker_sessions.FRESH_S:
-            return
-        try:
-            state = await self._call("state", self._client.state)
-        except AdminRefused as error:
-            if error.status != 404:
-                raise
-            self._checked_at = now
-            return
-        raise StoreChanged(f"Heliograph {state.version} answers at {self.http_url}, not Apache Pulsar")
+        if (state := await heliograph_state(self._call("state", self._client.state))) is not None:
+            raise StoreChanged(f"Heliograph {state.version} answers at {self.http_url}, not Apache Pulsar")
+        self._checked_at = now
 
     async def listing(self, since: float) -> Listing:
         """Return a listing without objects."""

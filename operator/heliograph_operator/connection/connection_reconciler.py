@@ -14,7 +14,13 @@ from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUn
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.resources.model import BrokerConnection
 
-from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing, StoreChanged
+from heliograph_operator.act.broker_sessions import (
+    BrokerSession,
+    BrokerSessions,
+    Listing,
+    StoreChanged,
+    heliograph_state,
+)
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.finalizers import hold, release
 from heliograph_operator.act.pulsar_session import PulsarSession
@@ -259,10 +265,7 @@ async def _answering(access: Access) -> tuple[Brokers, BrokerState | None]:
         version = await client.broker_version()
         if not _VERSION.match(version):
             raise AdminRefused(200, "the answer to /admin/v2/brokers/version is no version")
-        try:
-            state = await client.state()
-        except AdminRefused as error:
-            if error.status != 404:
-                raise
+        state = await heliograph_state(client.state())
+        if state is None:
             return Brokers(access.http_url, PULSAR), None
         return Brokers(access.http_url, HELIOGRAPH, state.store_id), state

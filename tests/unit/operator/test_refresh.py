@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from heliograph_api.admin.admin_client import AdminRefused
@@ -72,27 +73,20 @@ def test_the_refresh_goes_on_with_the_session_that_replaces_another(runner: asyn
     assert runner.run(check()) > 5
 
 
-def test_brokers_that_refuse_a_listing_are_reported_by_their_connection_alone(runner: asyncio.Runner) -> None:
-    async def check() -> list[Key]:
-        broker = Counted()
-        operator, _, refresh = await refreshed(broker)
-        broker.refuses = True
-        await asyncio.sleep(1)
-        refresh.cancel()
-        queue = operator.context.queue
-        return [await queue.take() for _ in range(len(queue))]
+async def reported_when(broker_is: Literal["refuses", "unreachable"]) -> list[Key]:
+    """Return the resources that are enqueued within a second after a broker refuses, or does not answer."""
+    broker = Counted()
+    operator, _, refresh = await refreshed(broker)
+    setattr(broker, broker_is, True)
+    await asyncio.sleep(1)
+    refresh.cancel()
+    queue = operator.context.queue
+    return [await queue.take() for _ in range(len(queue))]
 
-    assert runner.run(check()) == [CONNECTION]
+
+def test_brokers_that_refuse_a_listing_are_reported_by_their_connection_alone(runner: asyncio.Runner) -> None:
+    assert runner.run(reported_when("refuses")) == [CONNECTION]
 
 
 def test_brokers_that_do_not_answer_are_reported_by_all_on_them(runner: asyncio.Runner) -> None:
-    async def check() -> list[Key]:
-        broker = Counted()
-        operator, _, refresh = await refreshed(broker)
-        broker.unreachable = True
-        await asyncio.sleep(1)
-        refresh.cancel()
-        queue = operator.context.queue
-        return [await queue.take() for _ in range(len(queue))]
-
-    assert {CONNECTION, TENANT, TOPIC} <= set(runner.run(check()))
+    assert {CONNECTION, TENANT, TOPIC} <= set(runner.run(reported_when("unreachable")))
