@@ -28,6 +28,8 @@ HELIOGRAPH_BUILD_WITHIN_S=SECONDS is how long the build of Kubernetes may take (
 """
 #: Names the file in which tests/support/skipped_tests.py lists the tests that were skipped.
 SKIPPED = "HELIOGRAPH_TESTS_SKIPPED"
+#: Says to tests that a Kubernetes is possible here, so that those that find none fail and are not skipped.
+CHECKED = "HELIOGRAPH_CLUSTER_CHECKED"
 BUILD_LOG = Path(".cache/kubernetes-build.log")
 BUILD = "nice -n 19 scripts/cluster build && nice -n 19 scripts/build-image --base"
 #: The exit codes of the build for what a machine cannot have or cannot fetch.
@@ -181,6 +183,7 @@ class TestRun:
             if check.returncode:
                 self._no_kubernetes = (check.stdout + check.stderr).strip()
             else:
+                os.environ[CHECKED] = "1"
                 self._build = KubernetesBuild(self._build_within_s)
         if "integration" in self._request.tiers:
             # The tests that need them say so if they cannot be had.

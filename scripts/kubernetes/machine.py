@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 #: Name of the cluster, its network namespace and its control group.
@@ -56,10 +57,9 @@ def can_make_control_groups() -> bool:
     groups = control_groups()
     if not groups:
         return False
-    probe = groups[0].with_name(f"{NAME}-check")
     try:
-        probe.mkdir()
-        probe.rmdir()
+        # A directory of its own: several processes may check at once.
+        Path(tempfile.mkdtemp(prefix=f"{NAME}-check-", dir=groups[0].parent)).rmdir()
     except OSError:
         return False
     return True

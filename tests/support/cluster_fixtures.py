@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scripts.tier_run import CHECKED
+
 from .cluster import PROJECT, SCRIPT, Cluster
 
 #: The first time Kubernetes is built: twelve minutes on two cores.
@@ -33,11 +35,15 @@ _failed = pytest.StashKey[bool]()
 def cluster() -> Iterator[Cluster]:
     """The cluster: the one that is up, or else a new one, ended after the last session that uses it.
 
-    With ``HELIOGRAPH_KEEP_CLUSTER`` set it stays. The test is skipped where there can be none.
+    With ``HELIOGRAPH_KEEP_CLUSTER`` set it stays. The test is skipped where there can be none, unless the run of the
+    tests has found before that there can be one.
     """
     possible = subprocess.run([SCRIPT, "check"], capture_output=True, text=True, check=False)
     if possible.returncode != 0:
-        pytest.skip(f"no Kubernetes on this machine: {possible.stdout.strip()}")
+        why = f"no Kubernetes on this machine: {possible.stdout.strip()}"
+        if CHECKED in os.environ:
+            pytest.fail(f"{why}; scripts/cluster check found nothing missing when the run began")
+        pytest.skip(why)
     state = Path(os.environ.get("HELIOGRAPH_CLUSTER_DIR", PROJECT / ".cache" / "cluster"))
     state.parent.mkdir(parents=True, exist_ok=True)
     # Sessions share a cluster, each with a shared lock; the session that gets the lock alone is the last.

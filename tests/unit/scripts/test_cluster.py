@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def with_kind(programs: Programs, clusters: str = "heliograph") -> None:
 
 def test_nothing_is_missing_on_a_machine_that_has_all(cluster: Cluster) -> None:
     assert cluster.impossible() is None
+
+
+def test_checks_that_run_at_once_do_not_disturb_each_other(cluster: Cluster) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        answers = [threads.submit(machine.can_make_control_groups) for _ in range(400)]
+    assert all(answer.result() for answer in answers)
+    assert not list(cluster.state.parent.glob("heliograph-check*"))
 
 
 def test_everything_that_is_missing_is_named(
