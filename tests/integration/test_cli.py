@@ -217,7 +217,7 @@ def test_apply_names_the_file_document_field_and_value(broker: BrokerProcess, tm
         (["topics", "list"], "no broker answers at http://127.0.0.1:PORT: Connection refused; start one with"),
         (["apply", "-f", "MANIFEST"], "no broker answers at http://127.0.0.1:PORT"),
         (["produce", "t", "-m", "x"], "no broker answers at pulsar://127.0.0.1:PORT: Connection refused; start"),
-        (["consume", "t", "-s", "s"], "no broker answers at pulsar://127.0.0.1:PORT"),
+        (["consume", "t", "-s", "s", "--timeout", "0.1"], "no broker answers at pulsar://127.0.0.1:PORT"),
     ],
 )
 def test_without_a_broker_one_line_says_how_to_start_one(arguments: list[str], hint: str, tmp_path: Path) -> None:
@@ -229,7 +229,35 @@ def test_without_a_broker_one_line_says_how_to_start_one(arguments: list[str], h
     failed = heliograph(None, *given, f"{option}://127.0.0.1:{port}", code=1)
     assert hint.replace("PORT", port) in failed.stderr
     assert "'heliograph standalone'" in failed.stderr
-    assert failed.stderr.count("\n") == 1
+    waits = arguments[0] in ("produce", "consume")
+    assert ("trying again for" in failed.stderr) is waits
+    assert failed.stderr.count("\n") == 1 + waits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "output"),
+    [
+        (["produce", "early", "-m", "x"], "sent 1 message to"),
+        (["consume", "early", "-s", "audit", "--earliest", "--timeout", "120"], "x\n"),
+    ],
+)
+def test_a_command_waits_for_a_broker_that_comes_up(tmp_path: Path, arguments: list[str], output: str) -> None:
+    """In Kubernetes, a Service's address refuses connections for some seconds after its broker is ready."""
+    broker = BrokerProcess(tmp_path / "data")
+    broker.start()
+    try:
+        heliograph(broker, "produce", "early", "-m", "x")
+        broker.terminate()
+        command = [sys.executable, "-m", "heliograph_broker", *arguments, "--service-url", broker.service_url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+            assert running.stderr is not None
+            assert "Connection refused; trying again" in running.stderr.readline()
+            broker.start()
+            printed, errors = running.communicate(timeout=240)
+            assert (running.returncode, errors) == (0, "")
+            assert output in printed
+    finally:
+        broker.close()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,9 @@ from heliograph_broker.cli.base.shared_options import (
     usage_error,
 )
 
-_CONNECT_S = 5.0
+#: A broker, or the route to the address of a Kubernetes Service, may come up a few seconds after this command.
+_CONNECT_S = 10.0
+_TRY_AGAIN_S = 0.2
 _SECOND_MS = 1000
 
 
@@ -77,7 +79,7 @@ def produce(
     errors: list[Any] = []
     sent = 0
 
-    with _client(service_url) as (client, pulsar):
+    with _client(service_url, _CONNECT_S) as (client, pulsar):
         producer = client.create_producer(
             name, batching_enabled=True, batching_type=pulsar.BatchingType.KeyBased, block_if_queue_full=True
         )
@@ -134,7 +136,9 @@ def consume(
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Stop after this time without a message."),
+        typer.Option(
+            "--timeout", min=0.0, metavar="SECONDS", help="Stop after this time without a broker or a message."
+        ),
     ] = None,
     output: MessageOutputOption = Output.TEXT,
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
@@ -152,7 +156,7 @@ def consume(
     """
     name = str(parse_topic(topic))
     taken = 0
-    with _client(service_url) as (client, pulsar):
+    with _client(service_url, _CONNECT_S if timeout is None else timeout) as (client, pulsar):
         consumer = client.subscribe(
             name,
             subscription,
@@ -212,15 +216,18 @@ def _print_message(message: Any, output: Output) -> None:
 
 
 @contextmanager
-def _client(service_url: str) -> Iterator[tuple[Any, Any]]:
-    """Yield an official client of ``service_url`` and its module; its exceptions become one-line errors."""
+def _client(service_url: str, connect_s: float) -> Iterator[tuple[Any, Any]]:
+    """Yield an official client of ``service_url`` and its module; its exceptions become one-line errors.
+
+    Waits ``connect_s`` seconds for a broker, and says so.
+    """
     try:
         import pulsar
     except ImportError as error:
         raise CliError(
             "the official Pulsar client is not installed; install it with: pip install 'heliograph[client]'"
         ) from error
-    _check_reachable(service_url)
+    _wait_for_broker(service_url, connect_s)
     client = pulsar.Client(
         service_url,
         operation_timeout_seconds=15,
@@ -235,15 +242,26 @@ def _client(service_url: str) -> Iterator[tuple[Any, Any]]:
         client.close()
 
 
-def _check_reachable(service_url: str) -> None:
-    """Connect once: the client retries a refused connection for its whole timeout, a person wants to know at once."""
+def _wait_for_broker(service_url: str, connect_s: float) -> None:
+    """Return when a broker's port accepts a connection. Raises :class:`CliError` after ``connect_s`` seconds.
+
+    The official client would try again in silence; a person wants to know at once.
+    """
     url = urlsplit(service_url)
     if url.scheme not in ("pulsar", "pulsar+ssl", "http", "https") or not url.hostname:
         usage_error(f"--service-url {service_url!r} should start with pulsar://, as in {DEFAULT_SERVICE_URL}")
     port = url.port or {"pulsar": 6650, "pulsar+ssl": 6651, "http": 8080, "https": 8443}[url.scheme]
-    try:
-        socket.create_connection((url.hostname, port), timeout=_CONNECT_S).close()
-    except OSError as error:
-        raise CliError(
-            f"no broker answers at {service_url}: {error.strerror or error}; {START_HINT} --service-url"
-        ) from error
+    deadline = time.monotonic() + connect_s
+    waiting = False
+    while True:
+        try:
+            socket.create_connection((url.hostname, port), timeout=_CONNECT_S).close()
+            return
+        except OSError as error:
+            reason = f"no broker answers at {service_url}: {error.strerror or error}"
+            if time.monotonic() >= deadline:
+                raise CliError(f"{reason}; {START_HINT} --service-url") from error
+        if not waiting:
+            print(f"heliograph: {reason}; trying again for {connect_s:g} s", file=sys.stderr, flush=True)
+            waiting = True
+        time.sleep(_TRY_AGAIN_S)
