@@ -11,8 +11,9 @@ import pulsar
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import DEADLINE_MS, fresh_name
-from tests.support.rest import call, metrics
+from tests.support.clients import DEADLINE_MS, fresh_name, publish
+from tests.support.polling import eventually
+from tests.support.rest import call, keep_nothing, metrics
 
 
 def _fields(text: str) -> set[str]:
@@ -238,6 +239,26 @@ def test_a_non_persistent_topic_says_what_it_dropped(broker: BrokerProcess, clie
     assert set(internal) == _INTERNAL_FIELDS - _OF_LEDGERS
     assert internal["cursors"] == {}
     consumer.close()
+
+
+def test_internal_stats_name_the_first_stored_entry_of_a_ledger(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    _send(broker, "PUT", f"/admin/v2/namespaces/public/{topic}", "")
+    keep_nothing(broker.http_url, f"public/{topic}")
+    name = f"public/{topic}/t"
+    consumer = client.subscribe(name, "s")
+    ids = publish(client, name, [b"%d" % number for number in range(10)])
+
+    def ledger() -> tuple[int, int]:
+        (found,) = call(f"{broker.http_url}/admin/v2/persistent/{name}/internalStats")["ledgers"]
+        return found["firstEntry"], found["entries"]
+
+    assert ledger() == (0, 10)
+    consumer.acknowledge_cumulative(ids[3])
+    eventually(lambda: ledger() == (4, 6), within_s=60, what="the acknowledged messages being deleted")
+    consumer.acknowledge_cumulative(ids[-1])
+    eventually(lambda: ledger() == (10, 0), within_s=60, what="all messages being deleted")
 
 
 def test_internal_stats_of_every_partition(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:

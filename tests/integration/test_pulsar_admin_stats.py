@@ -17,10 +17,11 @@ from tests.support.rest import metrics
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"pulsar-admin is not tested: {missing()}")
 
 
-#: Fields that Pulsar's brokers answer and its client's classes have no place for.
+#: Fields that Pulsar's brokers, or only this one, answer and its client's classes have no place for.
 _DROPPED = {
     "damagedEntries",
     "firstConsumedFlowTimestamp",
+    "firstEntry",
     "firstMessagesSentTimestamp",
     "keptByLedgerMessages",
     "keptByLedgerSize",

@@ -55,7 +55,8 @@ def _ledgers(topic: Topic, *, metadata: bool) -> list[LedgerStats]:
         kept = max(0, end - start)
         size = _total_bytes_before(topic, end) - _total_bytes_before(topic, start) if kept else 0
         text = _metadata(topic, ledger) if metadata else UNSET
-        ledgers.append(LedgerStats(ledger.ledger_id, kept, size, metadata=text))
+        first = min(start - ledger.base_offset, ledger.entries)
+        ledgers.append(LedgerStats(ledger.ledger_id, kept, size, first, metadata=text))
     return ledgers
 
 

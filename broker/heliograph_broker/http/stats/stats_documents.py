@@ -259,11 +259,15 @@ class PartitionedStats(TopicTotals, rename="camel", kw_only=True):
 
 
 class LedgerStats(msgspec.Struct, rename="camel"):
-    """The stored part of one ledger; ``metadata`` says on demand when it was begun and whether it is written to."""
+    """The stored part of one ledger; ``metadata`` says on demand when it was begun and whether it is written to.
+
+    ``first_entry`` is the id of the first stored entry: Pulsar deletes whole ledgers only, and does not have the field.
+    """
 
     ledger_id: int
     entries: int
     size: int
+    first_entry: int | UnsetType = UNSET
     offloaded: bool = False
     under_replicated: bool = False
     metadata: str | UnsetType = UNSET
