@@ -11,9 +11,10 @@ import pulsar
 import pytest
 from heliograph_spark.plan.connection import ask_admin
 from heliograph_spark.plan.errors import OptionError
+from heliograph_spark.plan.ledgers import Ledger, within
 from heliograph_spark.plan.options import Connection, auth_token, full_name, names_of, read_options, write_options
 from heliograph_spark.plan.positions import BEGINNING, Position, parse_offsets, parse_times, read_offsets, write_offsets
-from heliograph_spark.plan.ranges import Ledger, Range, cut, within_bytes
+from heliograph_spark.plan.ranges import Range, cut, within_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -224,10 +225,44 @@ def test_the_parts_of_a_range_are_the_whole_in_order_and_none_is_too_large(
     if not start < end:
         return
     parts = cut(Range("t", start, end), most)
+    _check_parts(parts, start, end)
+    assert all(part.end.entry - part.start.entry <= most for part in parts if part.start.ledger == part.end.ledger)
+
+
+def _check_parts(parts: list[Range], start: Position, end: Position) -> None:
     assert (parts[0].start, parts[-1].end) == (start, end)
     assert all(one.end == other.start for one, other in itertools.pairwise(parts))
     assert all(part.start < part.end for part in parts)
-    assert all(part.end.entry - part.start.entry <= most for part in parts if part.start.ledger == part.end.ledger)
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(1, 50), st.data())
+def test_with_its_ledgers_a_range_is_cut_within_each_of_them(shape: list[int], most: int, data: st.DataObject) -> None:
+    places = [(number, entry) for number, entries in enumerate(shape, 3) for entry in range(entries)]
+    if not places:
+        return
+    first = data.draw(st.integers(-1, len(places) - 2))
+    last = data.draw(st.integers(first + 1, len(places) - 1))
+    start = Position(*places[first]) if first >= 0 else BEGINNING
+    end = Position(*places[last], data.draw(st.integers(-1, 3)))
+
+    def parts_of(deleted: int) -> list[Range]:
+        """Cut it when so many of the first entries are deleted."""
+        kept = places[deleted:]
+        ledgers = []
+        for number, entries in enumerate(shape, 3):
+            stored = sum(ledger == number for ledger, _ in kept)
+            ledgers.append(Ledger(number, stored, 0, entries - stored))
+        return cut(Range("t", start, end, within(ledgers, start, end)), most)
+
+    parts = parts_of(0)
+    _check_parts(parts, start, end)
+    held = [sum(part.start.entry_key < place <= part.end.entry_key for place in places) for part in parts]
+    assert all(count == most for count in held[:-1])
+    assert 0 < held[-1] <= most
+    assert [part.entries for part in parts] == held
+    # Entries that were read before do not change it when they are deleted.
+    again = parts_of(data.draw(st.integers(0, first + 1)))
+    assert [(part.start, part.end) for part in again] == [(part.start, part.end) for part in parts]
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 2000)), min_size=1, max_size=4), st.integers(1, 50_000))
@@ -238,7 +273,7 @@ def test_a_trigger_goes_on_by_an_entry_at_least_and_by_its_bytes_at_most(
     start, whole_end = BEGINNING, Position(ledgers[-1].id, ledgers[-1].entries - 1, 4)
     taken = rounds = 0
     while start < whole_end:
-        end = within_bytes([Range("t", start, whole_end)], {"t": ledgers}, most)["t"]
+        end = within_bytes([Range("t", start, whole_end, within(ledgers, start, whole_end))], most)["t"]
         assert start < end <= whole_end
         passed = [(n, e) for n, (count, _) in enumerate(shape, 3) for e in range(count)]
         passed = [place for place in passed if start.entry_key < place <= end.entry_key]

@@ -25,6 +25,7 @@ from pyspark.sql.functions import expr
 
 from heliograph_spark.plan.connection import check_admin, connected
 from heliograph_spark.plan.errors import JobError, PulsarSourceError
+from heliograph_spark.plan.ledgers import within
 from heliograph_spark.plan.options import ReadOptions, full_name, read_options
 from heliograph_spark.plan.positions import BEGINNING
 from heliograph_spark.plan.ranges import Range, stored_bytes
@@ -173,7 +174,7 @@ class _TopicRun:
     def _query(self, asked: ReadOptions, partitions: list[str], hold: Hold) -> None:
         options = self._options
         parallel = self._spark.sparkContext.defaultParallelism
-        ledgers = [each for topic in partitions for each in ledgers_of(asked.connection, topic)]
+        ledgers = [each for topic in partitions for each in ledgers_of(asked.connection, topic).stored]
         entry_bytes = max(1, sum(each.size for each in ledgers) // max(1, sum(each.entries for each in ledgers)))
         given = {
             "startingOffsets": "earliest",
@@ -208,9 +209,11 @@ class _TopicRun:
     def _write(self, batch: DataFrame, number: int, asked: ReadOptions) -> None:
         """Write one micro-batch into its places, or again if a killed run did it in part."""
         before, ends = offsets_of(self._checkpoint, number - 1), offsets_of(self._checkpoint, number)
-        ranges = [Range(topic, before.get(topic, BEGINNING), end) for topic, end in ends.items()]
-        ranges = [each for each in ranges if each.start < each.end]
-        size = stored_bytes(ranges, {each.topic: ledgers_of(asked.connection, each.topic) for each in ranges})
+        size = stored_bytes(
+            Range(topic, start, end, within(ledgers_of(asked.connection, topic).stored, start, end))
+            for topic, end in ends.items()
+            if (start := before.get(topic, BEGINNING)) < end
+        )
         frame = batch.withColumn(DATE, expr(_DAY)).coalesce(max(1, -(-size // self._options.file_bytes)))
         name = f"{query_id(self._checkpoint)}-{number:08}"
         if self._first:

@@ -20,7 +20,14 @@ _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"
 _TOPIC_NAMES = ("topic", "topics", "topicsPattern")
 _READ = (
     *("startingOffsets", "endingOffsets", "startingTime", "endingTime", "failOnDataLoss", "allowDifferentTopicSchemas"),
-    *("maxBytesPerTrigger", "maxEntriesPerSplit", "predefinedSubscription", "subscriptionPrefix", "pollTimeoutMs"),
+    *(
+        "maxBytesPerTrigger",
+        "maxEntriesPerSplit",
+        "minPartitions",
+        "predefinedSubscription",
+        "subscriptionPrefix",
+        "pollTimeoutMs",
+    ),
     *("waitingForNonExistedTopic", "acknowledgePredefinedSubscription", "pushDownFilters", "publishTimeSkewMs"),
 )
 
@@ -107,7 +114,9 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     raw_values: bool = False
     max_bytes: int | None = None
-    max_entries: int = 100_000
+    max_entries: int = 25_000
+    #: With the ledgers known, a query has at least so many splits, as far as it has entries.
+    min_splits: int | None = None
     subscription: str | None = None
     poll_timeout_ms: int = 120_000
     wait_for_topic: bool = False
@@ -117,6 +126,11 @@ class ReadOptions:
     push_down: bool = False
     #: By how much (ms) a message's publish time may differ from when the broker received it.
     skew_ms: int = 600_000
+
+    @property
+    def looks_for_loss(self) -> bool:
+        """Whether messages that are not stored any more end the query; those that compaction removed are not lost."""
+        return self.fail_on_data_loss and not self.reader.get("is_read_compacted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +241,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if pattern is not None:
         _check_pattern(pattern)
     max_bytes = given.read("maxBytesPerTrigger", _positive, None)
-    for name, wanted in (("topicsPattern", pattern), ("maxBytesPerTrigger", max_bytes)):
+    min_splits = given.read("minPartitions", _positive, None)
+    for name, wanted in (("topicsPattern", pattern), ("maxBytesPerTrigger", max_bytes), ("minPartitions", min_splits)):
         if wanted is not None and connection.admin_url is None:
             raise OptionError(f"{name}: needs admin.url, such as http://localhost:8080")
     if streaming and (endings := [each for each in ("endingOffsets", "endingTime") if given.text(each)]):
@@ -249,7 +264,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         fail_on_data_loss=given.read("failOnDataLoss", _boolean, True),
         raw_values=given.read("allowDifferentTopicSchemas", _boolean, False),
         max_bytes=max_bytes,
-        max_entries=given.read("maxEntriesPerSplit", _positive, 100_000),
+        max_entries=given.read("maxEntriesPerSplit", _positive, 25_000),
+        min_splits=min_splits,
         subscription=given.text("predefinedSubscription"),
         poll_timeout_ms=given.read("pollTimeoutMs", _positive, 120_000),
         wait_for_topic=given.read("waitingForNonExistedTopic", _boolean, False),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import total_ordering
 from typing import Any, Literal
 
@@ -20,17 +20,24 @@ from .errors import OptionError
 #: Offsets that can be given without a message id.
 Edge = Literal["earliest", "latest"]
 _TEXT = re.compile(r"(\d+):(-1|\d+)(?::(\d+))?")
+#: How an offset is kept: the position, and the number of entries added up to it where that is known.
+_KEPT = re.compile(r"([^#]+)(?:#(-?\d+))?")
 _LARGEST_ID = (1 << 63) - 1
 
 
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A message of one partition; ``batch`` is -1 for all messages of the entry. Ordered as the topic is."""
+    """A message of one partition; ``batch`` is -1 for all messages of the entry. Ordered as the topic is.
+
+    ``added`` is the number of entries added to the partition up to this one, by the broker's count, if that is known.
+    It is below zero before the entry from which the broker counts.
+    """
 
     ledger: int
     entry: int
     batch: int = -1
+    added: int | None = field(default=None, compare=False)
 
     def _key(self) -> tuple[int, int, float]:
         return self.ledger, self.entry, self.batch if self.batch >= 0 else float("inf")
@@ -58,6 +65,10 @@ class Position:
     def of(cls, message_id: Any) -> Position:
         """Return the position of a message id of the client."""
         return cls(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+
+    def at_count(self, added: int) -> Position:
+        """Return the same position with the number of entries added up to it."""
+        return replace(self, added=added)
 
     def before(self) -> Position:
         """Return the position after which this message comes first: reading after it includes this one."""
@@ -128,11 +139,22 @@ def _offset(what: str, value: object) -> Edge | Position:
 def read_offsets(stored: Mapping[str, str]) -> dict[str, Position]:
     """Return the positions in an offset that Spark has kept. Raises :class:`OptionError` if another source wrote it."""
     try:
-        return {topic: Position.parse(text) for topic, text in stored.items()}
+        return {topic: _kept(text) for topic, text in stored.items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise OptionError(f"the checkpoint's offset {stored!r} was not written by this source: {error}") from error
 
 
 def write_offsets(positions: Mapping[str, Position]) -> dict[str, str]:
     """Return positions as Spark keeps them; :func:`read_offsets` reads them."""
-    return {topic: str(position) for topic, position in sorted(positions.items())}
+    return {
+        topic: str(position) if position.added is None else f"{position}#{position.added}"
+        for topic, position in sorted(positions.items())
+    }
+
+
+def _kept(text: str) -> Position:
+    found = _KEPT.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no position")
+    position = Position.parse(found[1])
+    return position if found[2] is None else position.at_count(int(found[2]))

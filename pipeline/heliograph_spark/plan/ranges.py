@@ -6,58 +6,85 @@ crash has the same splits, which the sink's sequence ids rest on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .ledgers import Ledger, within
 from .positions import Position
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The messages of one partition after ``start`` up to and including ``end``."""
+    """The messages of one partition after ``start`` up to and including ``end``.
+
+    ``ledgers`` are those that had entries of it when it was planned, if they are known.
+    """
 
     topic: str
     start: Position
     end: Position
+    ledgers: tuple[Ledger, ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """The number of entries and bytes in one ledger of a partition, from the broker's statistics."""
-
-    id: int
-    entries: int
-    size: int
+    @property
+    def entries(self) -> int:
+        """The number of entries in the ledgers that are known."""
+        return sum(end - first for _, first, end in _spans(self))
 
 
 def cut(whole: Range, max_entries: int) -> list[Range]:
     """Return the range in parts of at most ``max_entries`` entries each, in order, together the whole.
 
-    The ledgers before the last one form one part: how many entries those have is not in the positions.
+    Without its ledgers, all before the last one are one part: the positions do not say how many entries those have.
     """
     parts = []
+    start, room = whole.start, max_entries
+    for ledger, first, end in _spans(whole) or _last_ledger(whole, max_entries):
+        at = first
+        while end - at > room:
+            at += room
+            border = Position(ledger, at - 1)
+            parts.append(_part(whole, start, border))
+            start, room = border, max_entries
+        room -= end - at
+    return [*parts, _part(whole, start, whole.end)]
+
+
+def _spans(whole: Range) -> list[tuple[int, int, int]]:
+    """Return for each known ledger its id, the first entry of the range, and the one that follows the last.
+
+    Deleted entries are included: the parts of a range must be the same ones when it is cut again.
+    """
     start, end = whole.start, whole.end
-    if start.ledger < end.ledger:
-        last = Position(end.ledger, -1)
-        if end.entry + 1 <= max_entries:
-            return [whole]
-        parts.append(Range(whole.topic, start, last))
-        start = last
-    while end.entry - start.entry > max_entries:
-        border = Position(end.ledger, start.entry + max_entries)
-        parts.append(Range(whole.topic, start, border))
-        start = border
-    return [*parts, Range(whole.topic, start, end)]
+    return [
+        (
+            ledger.id,
+            start.entry + 1 if ledger.id == start.ledger else 0,
+            end.entry + 1 if ledger.id == end.ledger else ledger.end,
+        )
+        for ledger in whole.ledgers
+    ]
 
 
-def within_bytes(
-    wanted: Iterable[Range], ledgers: Mapping[str, Sequence[Ledger]], max_bytes: int
-) -> dict[str, Position]:
+def _last_ledger(whole: Range, max_entries: int) -> list[tuple[int, int, int]]:
+    start, end = whole.start, whole.end
+    if start.ledger == end.ledger:
+        return [(end.ledger, start.entry + 1, end.entry + 1)]
+    if end.entry + 1 <= max_entries:
+        return []
+    # The part before it is full, however many entries that has.
+    return [(end.ledger, -max_entries, end.entry + 1)]
+
+
+def _part(whole: Range, start: Position, end: Position) -> Range:
+    return Range(whole.topic, start, end, within(whole.ledgers, start, end))
+
+
+def within_bytes(wanted: Iterable[Range], max_bytes: int) -> dict[str, Position]:
     """Return the ends of the ranges that together hold about ``max_bytes``, each in proportion to what it has to come.
 
     Every range that is not empty goes on by at least one entry, however large. Entries count as their ledger's average.
     """
-    pieces = {each.topic: _pieces(each, ledgers.get(each.topic, ())) for each in wanted}
+    pieces = {each.topic: _pieces(each) for each in wanted}
     ends = {each.topic: each.end for each in wanted}
     sizes = {topic: sum(count * size for _, _, count, size in found) for topic, found in pieces.items()}
     total = sum(sizes.values())
@@ -80,20 +107,16 @@ def within_bytes(
     return ends
 
 
-def stored_bytes(wanted: Iterable[Range], ledgers: Mapping[str, Sequence[Ledger]]) -> int:
+def stored_bytes(wanted: Iterable[Range]) -> int:
     """Return the approximate bytes of the ranges; entries count as their ledger's average."""
-    pieces = (piece for each in wanted for piece in _pieces(each, ledgers.get(each.topic, ())))
-    return int(sum(count * size for _, _, count, size in pieces))
+    return int(sum(count * size for each in wanted for _, _, count, size in _pieces(each)))
 
 
-def _pieces(whole: Range, ledgers: Sequence[Ledger]) -> list[tuple[int, int, int, float]]:
-    """Yield for each ledger of the range: its id, the first entry, the number of entries, the bytes of one."""
+def _pieces(whole: Range) -> list[tuple[int, int, int, float]]:
+    """Return for each ledger of the range: its id, the first stored entry, their number, the bytes of one."""
     found = []
-    for ledger in ledgers:
-        if not whole.start.ledger <= ledger.id <= whole.end.ledger:
-            continue
-        last = whole.end.entry if ledger.id == whole.end.ledger else ledger.entries - 1
-        first = whole.start.entry + 1 if ledger.id == whole.start.ledger else 0
-        if last >= first:
-            found.append((ledger.id, first, last - first + 1, ledger.size / max(1, ledger.entries)))
+    for ledger, (_, first, end) in zip(whole.ledgers, _spans(whole), strict=True):
+        first = max(first, ledger.first)
+        if end > first:
+            found.append((ledger.id, first, end - first, ledger.size / max(1, ledger.entries)))
     return found

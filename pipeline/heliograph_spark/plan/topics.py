@@ -10,9 +10,9 @@ import pulsar
 
 from .connection import ask_admin, topic_path
 from .errors import OptionError, PulsarSourceError, named
+from .ledgers import Ledger, Ledgers
 from .options import Connection, ReadOptions, full_name
 from .positions import BEGINNING, Edge, Position
-from .ranges import Ledger
 
 #: A broker that says something can be read gives it within this time.
 _FIRST_WITHIN_MS = 30_000
@@ -158,13 +158,23 @@ def end_of(client: pulsar.Client, topic: str, options: ReadOptions) -> Position 
     return last_position(client, topic)
 
 
-def ledgers_of(connection: Connection, topic: str) -> list[Ledger]:
-    """Return the ledgers of a partition with their sizes, in order. Raises :class:`PulsarSourceError` if it is gone."""
+def ledgers_of(connection: Connection, topic: str) -> Ledgers:
+    """Return the ledgers of a partition. Raises :class:`PulsarSourceError` if it is gone."""
+    stats = _internal_stats(connection, topic)
+    listed = stats["ledgers"]
+    found = [Ledger(each["ledgerId"], each["entries"], each["size"], each.get("firstEntry", 0)) for each in listed]
+    added: int | None = stats["entriesAddedCounter"]
+    if any("firstEntry" not in each for each in listed):
+        # Pulsar's: it has the ledger that is written to apart, and reads one number after the other.
+        if found and found[-1].entries == 0:
+            found[-1] = Ledger(found[-1].id, stats["currentLedgerEntries"], stats["currentLedgerSize"])
+        if _internal_stats(connection, topic)["entriesAddedCounter"] != added:
+            added = None
+    return Ledgers(tuple(found), added)
+
+
+def _internal_stats(connection: Connection, topic: str) -> Any:
     stats = ask_admin(connection, f"{topic_path(full_name(topic))}/internalStats")
     if stats is None:
         raise PulsarSourceError(f"there is no topic {topic}")
-    ledgers = [Ledger(each["ledgerId"], each["entries"], each["size"]) for each in stats["ledgers"]]
-    if ledgers and ledgers[-1].entries == 0:
-        # Pulsar counts the ledger that is written to apart.
-        ledgers[-1] = Ledger(ledgers[-1].id, stats["currentLedgerEntries"], stats["currentLedgerSize"])
-    return ledgers
+    return stats

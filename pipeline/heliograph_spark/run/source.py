@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pulsar
@@ -21,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from heliograph_spark.plan.connection import connected, open_client
 from heliograph_spark.plan.errors import DataLossError, PulsarSourceError, named
+from heliograph_spark.plan.ledgers import Ledgers, within
 from heliograph_spark.plan.options import ReadOptions, read_options, write_options
 from heliograph_spark.plan.positions import BEGINNING, Position, read_offsets, write_offsets
 from heliograph_spark.plan.ranges import Range, cut, within_bytes
@@ -43,6 +46,7 @@ from .sink import BatchSink, StreamSink
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger(__name__)
 
 #: Longest delay, in seconds, before a stream sees a topic or a partition that was added.
 LOOKUP_INTERVAL_S = 5.0
@@ -96,6 +100,41 @@ def _schema(options: ReadOptions) -> tuple[TopicSchema, str]:
         return (RAW if options.raw_values else common_schema(client, topics)), ", ".join(topics[:3]) or "no topic"
 
 
+def _splits(ranges: Sequence[Range], known: Mapping[str, Ledgers], options: ReadOptions) -> list[InputPartition]:
+    """Return the splits of some ranges, cut by their ledgers; those not yet ``known`` are looked up.
+
+    Raises :class:`DataLossError` if messages after the start of one are gone and the options ask for it.
+    """
+    planned = []
+    for each in ranges:
+        ledgers = _ledgers(each.topic, known, options)
+        if ledgers is not None:
+            _check_stored(each, ledgers, options)
+            each = replace(each, ledgers=within(ledgers.stored, each.start, each.end))
+        planned.append(each)
+    most = options.max_entries
+    if options.min_splits is not None:
+        most = max(1, min(most, -(-sum(each.entries for each in planned) // options.min_splits)))
+    return [Split(part) for each in planned for part in cut(each, most)]
+
+
+def _ledgers(topic: str, known: Mapping[str, Ledgers], options: ReadOptions) -> Ledgers | None:
+    if options.connection.admin_url is None:
+        return None
+    return known.get(topic) or ledgers_of(options.connection, topic)
+
+
+def _check_stored(wanted: Range, ledgers: Ledgers, options: ReadOptions) -> None:
+    """Raise :class:`DataLossError` if entries after the range's start are gone; warn if that cannot be known."""
+    loss = ledgers.lost_after(wanted.start) if options.looks_for_loss else None
+    if loss is None:
+        return
+    if loss.entries is None:
+        log.warning("%s: %s", wanted.topic, loss)
+    else:
+        raise DataLossError(f"{wanted.topic}: {loss}")
+
+
 def _read(split: Split, columns: StructType, schema: TopicSchema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     with connected(options.connection) as client:
         yield from Decoder(client, columns, schema).batches(read_range(client, split.range, options))
@@ -112,7 +151,7 @@ class BatchReader(DataSourceReader):
         check_columns(columns, self._schema, topic)
 
     def partitions(self) -> Sequence[InputPartition]:
-        found: list[InputPartition] = []
+        ranges: list[Range] = []
         with connected(self._options.connection) as client:
             topics = find_partitions(client, self._options)
             check_named_topics(self._options, topics)
@@ -122,9 +161,9 @@ class BatchReader(DataSourceReader):
                     continue
                 wanted = self._pruned(client, Range(topic, start, end))
                 if wanted.start < wanted.end:
-                    found.extend(Split(each) for each in cut(wanted, self._options.max_entries))
+                    ranges.append(wanted)
         # Spark refuses a query of no partitions.
-        return found or [Split(Range("", BEGINNING, BEGINNING))]
+        return _splits(ranges, {}, self._options) or [Split(Range("", BEGINNING, BEGINNING))]
 
     def _pruned(self, client: pulsar.Client, whole: Range) -> Range:
         """Return the range without messages published too early or too late, as the broker finds it by time."""
@@ -161,10 +200,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tails: dict[str, tuple[Position, pulsar.Reader]] = {}
         self._found: tuple[float, list[str]] | None = None
         self._target: dict[str, Position] | None = None
+        #: The ledgers by which the last offset was chosen.
+        self._listed: dict[str, Ledgers] = {}
 
     def __getstate__(self) -> dict[str, object]:
         # To the tasks goes what they read with, not the driver's connections.
-        return self.__dict__ | {"_client": None, "_tails": {}, "_found": None, "_target": None}
+        return self.__dict__ | {"_client": None, "_tails": {}, "_found": None, "_target": None, "_listed": {}}
 
     def _broker(self) -> pulsar.Client:
         if self._client is None:
@@ -182,6 +223,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = self._partitions()
         check_named_topics(self._options, topics)
         starts = {topic: start_of(client, topic, self._options, "latest") for topic in topics}
+        for topic, at in starts.items():
+            if (ledgers := _ledgers(topic, {}, self._options)) is not None:
+                starts[topic] = ledgers.counted_beginning(at)
         # The rest of an entry that is to be read in part must stay.
         self._hold({topic: Position(at.ledger, at.entry - (at.batch >= 0)) for topic, at in starts.items()})
         return write_offsets(starts)
@@ -201,16 +245,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise DataLossError(f"{topic} is gone, of which the query has read up to {read[topic]}")
             ends[topic] = read[topic]
         ranges = [
-            Range(topic, read.get(topic) or BEGINNING, max(end, read.get(topic, end))) for topic, end in ends.items()
+            # Where both are the same, the one that was read has its count.
+            Range(topic, read.get(topic, BEGINNING), max(read.get(topic, end), end))
+            for topic, end in ends.items()
         ]
+        self._listed = {}
+        for each in ranges:
+            if each.start < each.end and (ledgers := _ledgers(each.topic, {}, self._options)) is not None:
+                self._listed[each.topic] = ledgers
+        new = {each.topic: each.end for each in ranges}
         if isinstance(limit, ReadMaxBytes):
-            ledgers = {
-                each.topic: ledgers_of(self._options.connection, each.topic) for each in ranges if each.start < each.end
-            }
-            return write_offsets(within_bytes(ranges, ledgers, limit.max_bytes))
-        if not isinstance(limit, ReadAllAvailable):
+            stored = {topic: ledgers.stored for topic, ledgers in self._listed.items()}
+            known = [replace(each, ledgers=within(stored.get(each.topic, ()), each.start, each.end)) for each in ranges]
+            new = within_bytes(known, limit.max_bytes)
+        elif not isinstance(limit, ReadAllAvailable):
             raise PulsarSourceError(f"{type(limit).__name__}: messages are limited by maxBytesPerTrigger only")
-        return write_offsets({each.topic: each.end for each in ranges})
+        for topic, ledgers in self._listed.items():
+            new[topic] = ledgers.counted(new[topic])
+        return write_offsets(new)
 
     def reportLatestOffset(self) -> dict[str, str]:
         return write_offsets(self._ends())
@@ -241,12 +293,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         before = read_offsets(start)
-        found: list[InputPartition] = []
-        for topic, last in read_offsets(end).items():
-            whole = Range(topic, before.get(topic, BEGINNING), last)
-            if whole.start < whole.end:
-                found.extend(Split(each) for each in cut(whole, self._options.max_entries))
-        return found
+        ranges = [Range(topic, before.get(topic, BEGINNING), last) for topic, last in read_offsets(end).items()]
+        # A batch that is repeated after a restart was planned by another driver.
+        known, self._listed = self._listed, {}
+        return _splits([each for each in ranges if each.start < each.end], known, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
