@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pulsar
@@ -98,6 +99,59 @@ def test_a_subscription_holds_what_is_not_written_yet(
         eventually(lambda: backlog(broker, topic, "spark") <= 1, within_s=WITHIN_S, what="written messages to go")
     finally:
         query.stop()
+
+
+def test_a_topic_that_is_found_later_is_held_while_the_batch_that_begins_it_is_written(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, f"{topic}-a", [b"1"])
+    written, go_on = threading.Event(), threading.Event()
+
+    def write(batch: DataFrame, number: int) -> None:
+        batch.collect()
+        if number:
+            assert go_on.wait(WITHIN_S)
+        written.set()
+
+    held = {"admin.url": broker.http_url, "predefinedSubscription": "spark", "startingOffsets": "earliest"}
+    source = spark.readStream.format("pulsar").option("service.url", broker.service_url).options(**held)
+    frame = source.option("topicsPattern", f"{topic}-.*").load()
+    query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path)).start()
+    try:
+        assert written.wait(WITHIN_S)
+        publish(client, f"{topic}-b", [b"2"])
+        eventually(
+            lambda: "spark" in rest(broker, "GET", f"persistent/public/default/{topic}-b/subscriptions"),
+            within_s=WITHIN_S,
+            what="the new topic to be held",
+        )
+    finally:
+        go_on.set()
+        query.stop()
+
+
+def test_a_topic_that_is_found_later_has_the_querys_schema_or_ends_it(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, f"{topic}-a", [b"1"])
+
+    def frame() -> DataFrame:
+        urls = {"service.url": broker.service_url, "admin.url": broker.http_url, "startingOffsets": "earliest"}
+        return spark.readStream.format("pulsar").options(**urls).option("topicsPattern", f"{topic}-.*").load()
+
+    writer = frame().writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.option("path", str(tmp_path / "rows")).start()
+    try:
+        eventually(lambda: query.recentProgress and rows(spark, tmp_path) == [b"1"], within_s=WITHIN_S)
+        publish(client, f"{topic}-b", [b"2"])
+        eventually(lambda: rows(spark, tmp_path) == [b"1", b"2"], within_s=WITHIN_S, what="the topic of bytes")
+        texts = client.create_producer(f"{topic}-c", schema=pulsar.schema.StringSchema())
+        texts.send("7")
+        eventually(lambda: not query.isActive, within_s=WITHIN_S, what="the query ended by the topic of texts")
+        assert f"{topic}-c has a schema of type STRING" in str(query.exception())
+    finally:
+        query.stop()
+    assert rows(spark, tmp_path) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("name", ["", "archive"])

@@ -67,6 +67,7 @@ class TopicSchema:
 
 
 RAW = TopicSchema("BYTES")
+_NO_SCHEMA = ("NONE", "BYTES")
 
 
 def schema_of_topic(client: pulsar.Client, topic: str, version: int = -1) -> TopicSchema:
@@ -89,9 +90,34 @@ def common_schema(client: pulsar.Client, topics: Sequence[str]) -> TopicSchema:
         return RAW
     first, *others = found.items()
     for topic, schema in others:
-        if schema.kind != first[1].kind or _parsed(schema) != _parsed(first[1]):
+        if not _same(schema, first[1]):
             raise SchemaError(f"{first[0]} and {topic} have different schemas; {_RAW_HINT}")
     return first[1]
+
+
+def with_schema(client: pulsar.Client, topics: Sequence[str], planned: TopicSchema) -> set[str]:
+    """Return the topics that have the schema which a query was planned with; the others have none yet.
+
+    Raises :class:`SchemaError`, naming the topic, if one has another schema.
+    """
+    found = set()
+    for topic in topics:
+        schema = schema_of_topic(client, topic)
+        if schema.kind in _NO_SCHEMA and planned.kind not in _NO_SCHEMA:
+            continue
+        if not _same(schema, planned):
+            raise SchemaError(
+                f"{topic} has a schema of type {schema.kind}, and the query was planned with another one, of type"
+                f" {planned.kind}, before it found this topic: start the query again; {_RAW_HINT}"
+            )
+        found.add(topic)
+    return found
+
+
+def _same(one: TopicSchema, other: TopicSchema) -> bool:
+    if one.kind in _NO_SCHEMA and other.kind in _NO_SCHEMA:
+        return True
+    return one.kind == other.kind and _parsed(one) == _parsed(other)
 
 
 def _parsed(schema: TopicSchema) -> Any:

@@ -36,11 +36,12 @@ from heliograph_spark.plan.topics import (
     last_position,
     ledgers_of,
     start_of,
+    topic_of,
 )
 
 from .decoding import Decoder, check_columns
 from .pruning import Pruning
-from .schemas import RAW, TopicSchema, columns_of, common_schema
+from .schemas import RAW, TopicSchema, columns_of, common_schema, with_schema
 from .sink import BatchSink, StreamSink
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ class PulsarDataSource(DataSource):
         # Whether it is a stream is not known here; what is only for one of them is judged when its reader is made.
         endless = ("startingoffsets", "startingtime", "endingoffsets", "endingtime")
         options = read_options({k: v for k, v in self.options.items() if k.lower() not in endless}, streaming=True)
-        schema, topic = _schema(options)
-        return columns_of(schema, topic)
+        schema, topics = _schema(options)
+        return columns_of(schema, _named(topics))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
@@ -93,11 +94,16 @@ class PulsarDataSource(DataSource):
         return StreamSink(schema, write_options(self.options))
 
 
-def _schema(options: ReadOptions) -> tuple[TopicSchema, str]:
-    """Return the schema that the query's topics share, and how they are called in errors."""
+def _schema(options: ReadOptions) -> tuple[TopicSchema, list[str]]:
+    """Return the schema that the query's topics share, and their partitions."""
     with connected(options.connection) as client:
         topics = find_partitions(client, options)
-        return (RAW if options.raw_values else common_schema(client, topics)), ", ".join(topics[:3]) or "no topic"
+        return (RAW if options.raw_values else common_schema(client, topics)), topics
+
+
+def _named(topics: Sequence[str]) -> str:
+    """Return the name for some topics in errors."""
+    return ", ".join(topics[:3]) or "no topic"
 
 
 def _splits(ranges: Sequence[Range], known: Mapping[str, Ledgers], options: ReadOptions) -> list[InputPartition]:
@@ -147,8 +153,8 @@ class BatchReader(DataSourceReader):
         self._columns = columns
         self._options = options
         self._pruning = Pruning()
-        self._schema, topic = _schema(options)
-        check_columns(columns, self._schema, topic)
+        self._schema, topics = _schema(options)
+        check_columns(columns, self._schema, _named(topics))
 
     def partitions(self) -> Sequence[InputPartition]:
         ranges: list[Range] = []
@@ -194,12 +200,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, columns: StructType, options: ReadOptions) -> None:
         self._columns = columns
         self._options = options
-        self._schema, topic = _schema(options)
-        check_columns(columns, self._schema, topic)
+        self._schema, topics = _schema(options)
+        check_columns(columns, self._schema, _named(topics))
         self._client: pulsar.Client | None = None
         self._tails: dict[str, tuple[Position, pulsar.Reader]] = {}
         self._found: tuple[float, list[str]] | None = None
         self._target: dict[str, Position] | None = None
+        #: The topics that have the query's schema, and the partitions that its subscription holds.
+        self._checked = {topic_of(each) for each in topics}
+        self._held: set[str] = set()
         #: The ledgers by which the last offset was chosen.
         self._listed: dict[str, Ledgers] = {}
 
@@ -213,9 +222,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client
 
     def _partitions(self) -> list[str]:
-        """Return the partitions to read, looked up every few seconds: Spark asks for new data many times a second."""
+        """Return the partitions to read, looked up every few seconds: Spark asks for new data many times a second.
+
+        Raises :class:`SchemaError` if a topic that was found since has another schema than the query.
+        """
         if self._found is None or time.monotonic() - self._found[0] > LOOKUP_INTERVAL_S:
-            self._found = time.monotonic(), find_partitions(self._broker(), self._options)
+            partitions = find_partitions(self._broker(), self._options)
+            if not self._options.raw_values:
+                new = {topic_of(each) for each in partitions} - self._checked
+                self._checked |= with_schema(self._broker(), sorted(new), self._schema)
+            self._found = time.monotonic(), partitions
         return self._found[1]
 
     def initialOffset(self) -> dict[str, str]:
@@ -239,6 +255,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         read = read_offsets(start)
         ends = dict(self._ends() if self._target is None else self._target)
+        # Partitions that were added have to stay from now on, and not only when the batch that begins them is done.
+        self._hold(dict.fromkeys(ends.keys() - read.keys() - self._held, BEGINNING))
         for topic in read.keys() - ends.keys():
             # Messages added since a target was set are there, but not part of it.
             if self._options.fail_on_data_loss and topic not in self._partitions():
@@ -324,6 +342,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         consumer.acknowledge_cumulative(whole._msg_id)
                 finally:
                     consumer.close()
+            self._held.add(topic)
 
     def stop(self) -> None:
         for _, reader in self._tails.values():
