@@ -19,8 +19,10 @@ MAGIC_BROKER_ENTRY_METADATA = 0x0E02
 #: Bytes of a frame beside the largest message: command, metadata, sizes; as Pulsar allows.
 FRAME_OVERHEAD = 10 * 1024
 
+_COPIED_BELOW_BYTES = 16 * 1024
+
 _U32 = struct.Struct(">I")
-_MAGIC_AND_CRC = struct.Struct(">HI")
+_MAGIC_CRC_AND_SIZE = struct.Struct(">HII")
 
 
 class FrameError(ValueError):
@@ -59,34 +61,44 @@ def peek_metadata(entry: bytes | memoryview) -> MessageMetadata:
     return MessageMetadata.FromString(bytes(entry[begin:end]))
 
 
-def parse_entry(entry: bytes) -> ParsedEntry:
-    """Verify the checksum of an entry as published and decode its metadata.
+def read_entry(entry: bytes) -> tuple[MessageMetadata, int]:
+    """Verify the checksum of an entry; return its metadata and where its payload starts (byte offset into the entry).
 
-    Raises :class:`ChecksumMismatch`, or :class:`EntryError` if sizes or metadata are malformed.
+    For entries that a broker has accepted: whether the metadata has its required fields is not looked at. Raises
+    :class:`ChecksumMismatch`, or :class:`EntryError` if sizes or metadata are malformed.
     """
     try:
-        at = 0
-        magic = entry[0] << 8 | entry[1]
+        at = 6
+        magic, expected, metadata_size = _MAGIC_CRC_AND_SIZE.unpack_from(entry)
         if magic == MAGIC_BROKER_ENTRY_METADATA:
-            (size,) = _U32.unpack_from(entry, 2)
-            at = 6 + size
-            magic = entry[at] << 8 | entry[at + 1]
+            at = 12 + int(_U32.unpack_from(entry, 2)[0])
+            magic, expected, metadata_size = _MAGIC_CRC_AND_SIZE.unpack_from(entry, at - 6)
         if magic == MAGIC_CRC32C:
-            _, expected = _MAGIC_AND_CRC.unpack_from(entry, at)
-            at += 6
-            if crc32c(memoryview(entry)[at:]) != expected:
+            # Copying takes less time than a view of the rest, unless that is long.
+            rest = entry[at:] if len(entry) < _COPIED_BELOW_BYTES else memoryview(entry)[at:]
+            if crc32c(rest) != expected:
                 raise ChecksumMismatch(f"CRC32-C of the entry is not {expected:#010x}, which the client sent")
-        (metadata_size,) = _U32.unpack_from(entry, at)
+        else:
+            at -= 6
+            (metadata_size,) = _U32.unpack_from(entry, at)
         at += 4
-    except (struct.error, IndexError):
+    except struct.error:
         raise EntryError(f"entry of {len(entry)} bytes ends inside its header") from None
     end = at + metadata_size
     if end > len(entry):
         raise EntryError(f"metadata of {metadata_size} bytes does not fit an entry of {len(entry)} bytes")
     try:
-        metadata = MessageMetadata.FromString(entry[at:end])
+        return MessageMetadata.FromString(entry[at:end]), end
     except Exception as error:  # protobuf's DecodeError class differs by implementation
         raise EntryError(f"message metadata does not decode: {error}") from error
+
+
+def parse_entry(entry: bytes) -> ParsedEntry:
+    """Verify the checksum of an entry as published and decode its metadata, which must be complete.
+
+    Raises :class:`ChecksumMismatch`, or :class:`EntryError` if sizes or metadata are malformed.
+    """
+    metadata, payload_offset = read_entry(entry)
     if not metadata.IsInitialized():
         raise EntryError("message metadata lacks producer_name, sequence_id or publish_time")
-    return ParsedEntry(metadata, end)
+    return ParsedEntry(metadata, payload_offset)
