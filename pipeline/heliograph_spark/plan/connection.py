@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 import pulsar
 
+from .credentials import tls_context
 from .errors import OptionError, PulsarSourceError, named
-from .handshake import check_welcome, tls_context
+from .handshake import check_welcome
 from .options import Connection, auth_files, auth_kind, auth_token, basic_user
 
 ADMIN_WITHIN_S = 30.0

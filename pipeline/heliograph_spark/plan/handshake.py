@@ -18,14 +18,14 @@ from google.protobuf.message import DecodeError
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.encoder import encode_command
 
-from .errors import OptionError, PulsarSourceError
-from .options import Connection, auth_files, auth_kind, auth_token, basic_user
+from .credentials import REFUSED, presented, tls_context, with_named_files
+from .errors import PulsarSourceError
+from .options import Connection, auth_kind
 
 #: The client's own default.
 _WITHIN_MS = 10_000
 #: An answer is some hundred bytes; what is longer is no Pulsar.
 _MAX_LENGTH = 1 << 20
-_CREDENTIALS = "pulsar.client.authPluginClassName, .authParams"
 
 
 def check_welcome(connection: Connection) -> None:
@@ -39,7 +39,7 @@ def check_welcome(connection: Connection) -> None:
         # An address of HTTP, and an issuer of tokens, answer the client by themselves.
         return
     secured = scheme == "pulsar+ssl" or bool(connection.client.get("use_tls"))
-    hello = _hello(kind, connection.client)
+    hello = _hello(connection.client)
     for host in hosts.rstrip("/").split(","):
         if _answered(connection, host, hello, secured=secured):
             return
@@ -47,7 +47,7 @@ def check_welcome(connection: Connection) -> None:
 
 def _answered(connection: Connection, host: str, hello: bytes, *, secured: bool) -> bool:
     """Whether this address gave an answer, and it was not a refusal."""
-    context = tls_context(_files(connection.client), "client") if secured else None
+    context = tls_context(with_named_files(connection.client), "client") if secured else None
     try:
         address = urlsplit(f"//{host}")
         name, port = address.hostname or "", address.port or (6651 if secured else 6650)
@@ -66,61 +66,17 @@ def _answered(connection: Connection, host: str, hello: bytes, *, secured: bool)
     except (OSError, ValueError):
         return False
     if answer.type == wire.BaseCommand.ERROR and answer.error.error == wire.AuthenticationError:
-        raise PulsarSourceError(
-            f"connecting to {connection.service_url}: the credentials were refused ({_CREDENTIALS}):"
-            f" {answer.error.message}"
-        )
+        raise PulsarSourceError(f"connecting to {connection.service_url}: {REFUSED}: {answer.error.message}")
     return True
 
 
-def tls_context(settings: Mapping[str, Any], whose: str) -> ssl.SSLContext:
-    """Return the TLS context of these settings of the ``client`` or the ``admin``. Raises :class:`OptionError`.
-
-    Raises :class:`OptionError` for their files.
-    """
-    try:
-        context = ssl.create_default_context(cafile=settings.get("tls_trust_certs_file_path"))
-        if settings.get("tls_certificate_file_path"):
-            context.load_cert_chain(settings["tls_certificate_file_path"], settings.get("tls_private_key_file_path"))
-    except (OSError, ssl.SSLError) as error:
-        raise OptionError(
-            f"pulsar.{whose}.tlsTrustCertsFilePath: these certificates cannot be used: {error}"
-        ) from error
-    if whose == "client" and not settings.get("tls_validate_hostname"):
-        # The client's default, and that of Java's.
-        context.check_hostname = False
-    if settings.get("tls_allow_insecure_connection"):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _files(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the client's settings with the certificate that ``AuthenticationTls`` names, as any other."""
-    if auth_kind(settings) != "AuthenticationTls":
-        return settings
-    named = auth_files(settings.get("auth_params", ""))
-    own = {
-        "tls_certificate_file_path": named.get("tlsCertFile"),
-        "tls_private_key_file_path": named.get("tlsKeyFile"),
-    }
-    return {**settings, **own}
-
-
-def _hello(kind: str, settings: Mapping[str, Any]) -> bytes:
-    params = settings.get("auth_params", "")
-    method, data = "none", ""
-    if kind == "AuthenticationToken":
-        method, data = "token", auth_token(params)
-    elif kind == "AuthenticationBasic":
-        method, data = "basic", basic_user("pulsar.client.authParams", params)
-    elif kind == "AuthenticationTls":
-        method = "tls"
+def _hello(settings: Mapping[str, Any]) -> bytes:
+    method, data = presented(settings)
     command = wire.BaseCommand(type=wire.BaseCommand.CONNECT)
     command.connect.client_version = "heliograph-spark"
     command.connect.protocol_version = wire.v19
     command.connect.auth_method_name = method
-    command.connect.auth_data = data.encode()
+    command.connect.auth_data = data
     return encode_command(command)
 
 
