@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 from heliograph_api.policies.policies import Policies
 from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.compression import decompress
 from heliograph_api.protocol.frames import parse_entry
 from heliograph_broker.messaging.delivery.unacked_search import UnackedSearch
 from heliograph_broker.messaging.messages import batches
@@ -36,17 +36,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes to which payloads were decompressed since."""
     sizes: list[int] = []
 
-    def noting(
-        decompress: Callable[[bytes, int], bytes | memoryview],
-    ) -> Callable[[bytes, int], bytes | memoryview]:
-        def noted(payload: bytes, size: int) -> bytes | memoryview:
-            sizes.append(size)
-            return decompress(payload, size)
+    def noting(compression: int, payload: bytes, size: int) -> bytes | memoryview:
+        sizes.append(size)
+        return decompress(compression, payload, size)
 
-        return noted
-
-    codecs = {codec: noting(decompress) for codec, decompress in batches._DECOMPRESS.items()}
-    monkeypatch.setattr(batches, "_DECOMPRESS", codecs)
+    monkeypatch.setattr(batches, "decompress", noting)
     return sizes
 
 

@@ -1,9 +1,8 @@
 """Entries taken apart and put together again: compressed payloads, and the single messages of a batch.
 
 A batch's payload is, once decompressed, ``[size u32][SingleMessageMetadata][payload]`` for each message. Clients
-compress it as a whole: ZLIB as a zlib stream, ZSTD as a frame, LZ4 and SNAPPY as bare blocks, whose length is known
-only from ``uncompressed_size``. That size is the producer's word, so it is the size of the one buffer that is ever
-filled here, and it is capped: what does not fit is refused, however little it takes on the wire.
+compress it as a whole. Its ``uncompressed_size`` is the producer's word, so it is capped: what does not fit is refused,
+however little it takes on the wire.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import cramjam
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.compression import DecompressionError, decompress
 from heliograph_api.protocol.frames import MAGIC_CRC32C
 
 #: Limit of a decompressed payload (bytes), unless the caller gives another. Clients measure their batches against the
@@ -90,53 +90,11 @@ def open_payload(
     size = metadata.uncompressed_size
     if size > max_bytes:
         raise PayloadTooLarge(f"payload of {size} bytes uncompressed; at most {max_bytes} are opened")
-    if size == 0:
-        return b""
-    name = wire.CompressionType.Name(metadata.compression)
     try:
-        opened = _DECOMPRESS[metadata.compression](payload, size)
-    except (cramjam.DecompressionError, zlib.error) as error:
-        # A payload that goes beyond its announced size fails so too: the buffer is no larger.
-        raise CorruptPayload(f"payload does not decompress as {name} to {size} bytes: {error}") from error
-    if len(opened) != size:
-        raise CorruptPayload(f"payload decompresses as {name} to {len(opened)} bytes, not to the {size} announced")
-    return opened
+        return decompress(metadata.compression, payload, size)
+    except DecompressionError as error:
+        raise CorruptPayload(str(error)) from error
 
-
-def _zlib(payload: bytes, size: int) -> bytes:
-    stream = zlib.decompressobj()
-    opened = stream.decompress(payload, size)
-    # Asked for one byte more, a stream that is longer than announced shows it, and a complete one meets its end.
-    if stream.decompress(stream.unconsumed_tail, 1):
-        raise zlib.error("the stream is longer")
-    return opened
-
-
-def _filled(written: int, buffer: bytearray) -> memoryview:
-    return memoryview(buffer)[:written]
-
-
-def _zstd(payload: bytes, size: int) -> memoryview:
-    buffer = bytearray(size)
-    return _filled(cramjam.zstd.decompress_into(payload, buffer), buffer)
-
-
-def _lz4(payload: bytes, size: int) -> memoryview:
-    buffer = bytearray(size)
-    return _filled(cramjam.lz4.decompress_block_into(payload, buffer, output_len=size), buffer)
-
-
-def _snappy(payload: bytes, size: int) -> memoryview:
-    buffer = bytearray(size)
-    return _filled(cramjam.snappy.decompress_raw_into(payload, buffer), buffer)
-
-
-_DECOMPRESS: dict[int, Callable[[bytes, int], bytes | memoryview]] = {
-    wire.ZLIB: _zlib,
-    wire.ZSTD: _zstd,
-    wire.LZ4: _lz4,
-    wire.SNAPPY: _snappy,
-}
 
 _COMPRESS: dict[int, Callable[[bytes], bytes]] = {
     wire.ZLIB: zlib.compress,

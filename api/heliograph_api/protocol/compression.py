@@ -1,0 +1,75 @@
+"""Decompresses payloads as Pulsar's clients compress them. No I/O.
+
+ZLIB is a zlib stream, ZSTD a frame, LZ4 and SNAPPY are bare blocks, whose length is known only from the metadata's
+``uncompressed_size``. That size is the producer's word, so it is the size of the one buffer that is ever filled here.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import cramjam
+
+from . import wire_pb2 as wire
+
+
+class DecompressionError(ValueError):
+    """The payload does not decompress to the size that it should have; the text says why."""
+
+
+def decompress(compression: int, payload: bytes, size: int) -> bytes | memoryview:
+    """Return ``payload``, compressed by the codec with that number (not NONE), as the ``size`` bytes that it was.
+
+    Raises :class:`DecompressionError`. The caller decides which sizes are too large.
+    """
+    codec = _DECOMPRESS.get(compression)
+    if codec is None:
+        raise DecompressionError(f"payload is compressed by codec {compression}, which is unknown")
+    if size == 0:
+        return b""
+    name = wire.CompressionType.Name(compression)  # type: ignore[arg-type]
+    try:
+        opened = codec(payload, size)
+    except (cramjam.DecompressionError, zlib.error) as error:
+        # A payload that goes beyond its announced size fails so too: the buffer is no larger.
+        raise DecompressionError(f"payload does not decompress as {name} to {size} bytes: {error}") from error
+    if len(opened) != size:
+        raise DecompressionError(f"payload decompresses as {name} to {len(opened)} bytes, not to the {size} announced")
+    return opened
+
+
+def _zlib(payload: bytes, size: int) -> bytes:
+    stream = zlib.decompressobj()
+    opened = stream.decompress(payload, size)
+    # Asked for one byte more, a stream that is longer than announced shows it, and a complete one meets its end.
+    if stream.decompress(stream.unconsumed_tail, 1):
+        raise zlib.error("the stream is longer")
+    return opened
+
+
+def _filled(written: int, buffer: bytearray) -> memoryview:
+    return memoryview(buffer)[:written]
+
+
+def _zstd(payload: bytes, size: int) -> memoryview:
+    buffer = bytearray(size)
+    return _filled(cramjam.zstd.decompress_into(payload, buffer), buffer)
+
+
+def _lz4(payload: bytes, size: int) -> memoryview:
+    buffer = bytearray(size)
+    return _filled(cramjam.lz4.decompress_block_into(payload, buffer, output_len=size), buffer)
+
+
+def _snappy(payload: bytes, size: int) -> memoryview:
+    buffer = bytearray(size)
+    return _filled(cramjam.snappy.decompress_raw_into(payload, buffer), buffer)
+
+
+_DECOMPRESS: dict[int, Callable[[bytes, int], bytes | memoryview]] = {
+    wire.ZLIB: _zlib,
+    wire.ZSTD: _zstd,
+    wire.LZ4: _lz4,
+    wire.SNAPPY: _snappy,
+}
