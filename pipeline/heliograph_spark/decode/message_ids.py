@@ -1,0 +1,42 @@
+"""Writes message ids as the official clients serialize them: the bytes of the protocol's MessageIdData."""
+
+from __future__ import annotations
+
+from .entries import ReceivedEntry
+
+
+def _varint(number: int) -> bytes:
+    number &= 0xFFFFFFFFFFFFFFFF
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+class MessageIds:
+    """Writes the ids of one partition, -1 for a topic without partitions."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = b"" if partition < 0 else b"\x18" + _varint(partition)
+
+    def head(self, entry: ReceivedEntry) -> bytes:
+        """Return the part that all messages of an entry have in common, which is all for one that is no batch."""
+        return self._of(entry.ledger, entry.entry)
+
+    def tail(self, batch_size: int) -> bytes:
+        """Return the part after the batch index."""
+        return b"\x30" + _varint(batch_size)
+
+    def in_batch(self, head: bytes, index: int, tail: bytes) -> bytes:
+        """Return the id of a message of a batch."""
+        return b"".join((head, b"\x20", _varint(index), tail))
+
+    def in_chunks(self, head: bytes, first_chunk: tuple[int, int]) -> bytes:
+        """Return the id of a message whose last chunk is in the entry of ``head``."""
+        first = self._of(*first_chunk)
+        return b"".join((head, b"\x3a", _varint(len(first)), first))
+
+    def _of(self, ledger: int, entry: int) -> bytes:
+        return b"".join((b"\x08", _varint(ledger), b"\x10", _varint(entry), self._partition))
