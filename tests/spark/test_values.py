@@ -1,0 +1,215 @@
+"""Values are decoded in bulk to what each of them is alone, and the first that does not fit is named by its row."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import pyarrow as pa
+import pytest
+from heliograph_spark.decode.columns import UnfitValue, Values
+from heliograph_spark.decode.primitives import PRIMITIVE_TYPES, PrimitiveValues
+from heliograph_spark.decode.values import AvroValues, JsonValues, values_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MS = st.integers(-62_135_596_800_000, 253_402_300_799_999)
+
+#: How Java's schema writes each, what is written, and what it is then.
+_NUMBERS = {"INT8": (">b", 8), "INT16": (">h", 16), "INT32": (">i", 32), "INT64": (">q", 64)}
+_FLOATS = {"FLOAT": (">f", 32), "DOUBLE": (">d", 64)}
+
+
+def _given(kind: str) -> st.SearchStrategy[tuple[bytes, Any]]:
+    if kind in _NUMBERS:
+        code, bits = _NUMBERS[kind]
+        return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1).map(lambda each: (struct.pack(code, each), each))
+    if kind in _FLOATS:
+        code, width = _FLOATS[kind]
+        floats = st.floats(width=width, allow_nan=False)  # type: ignore[arg-type]
+        return floats.map(lambda each: (struct.pack(code, each), each))
+    if kind == "BOOLEAN":
+        return st.integers(0, 255).map(lambda each: (bytes([each]), each != 0))
+    if kind == "STRING":
+        return st.text(max_size=5).map(lambda each: (each.encode(), each))
+    moment = MS.map(lambda ms: (struct.pack(">q", ms), EPOCH + timedelta(milliseconds=ms)))
+    return moment.map(lambda pair: (pair[0], pair[1].date())) if kind == "DATE" else moment
+
+
+def _decoded(values: Values, given: list[bytes | None], versions: list[bytes | None] | None = None) -> list[pa.Array]:
+    """Decode the values as a part of more, as batches are cut."""
+    more = pa.array([b"before", *given, b"after"], pa.binary())
+    of = pa.array([None, *(versions or [None] * len(given)), None], pa.binary())
+    found = list(values.columns(more.slice(1, len(given)), of.slice(1, len(given))))
+    for each in found:
+        each.validate(full=True)
+        assert len(each) == len(given)
+    return found
+
+
+@pytest.mark.parametrize("kind", PRIMITIVE_TYPES)
+@given(data=st.data())
+def test_primitives(kind: str, data: st.DataObject) -> None:
+    pairs = data.draw(st.lists(st.none() | _given(kind), max_size=20))
+    (column,) = _decoded(PrimitiveValues(kind), [pair and pair[0] for pair in pairs])
+    assert column.type == PRIMITIVE_TYPES[kind]
+    assert column.to_pylist() == [pair and pair[1] for pair in pairs]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PRIMITIVE_TYPES if kind != "STRING"])
+def test_a_primitive_of_another_width_is_named_by_its_row(kind: str) -> None:
+    good = bytes(_decoded(PrimitiveValues(kind), [])[0].type.bit_width // 8)
+    good = {"BOOLEAN": b"\0", "DATE": bytes(8)}.get(kind, good)
+    with pytest.raises(
+        UnfitValue, match=f"it is not {kind} as the topic's schema says: {len(good) + 1} bytes"
+    ) as unfit:
+        _decoded(PrimitiveValues(kind), [good, None, good + b"\0", b""])
+    assert unfit.value.row == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad"), [("STRING", b"\xff"), ("TIMESTAMP", b"\x7f" * 8), ("TIME", b"\x80" * 8), ("DATE", b"\x7f" * 8)]
+)
+def test_a_primitive_that_no_column_holds_is_named_by_its_row(kind: str, bad: bytes) -> None:
+    with pytest.raises(UnfitValue, match=f"it is not {kind}") as unfit:
+        _decoded(PrimitiveValues(kind), [None, bytes(8), bad])
+    assert unfit.value.row == 2
+
+
+FIELDS = pa.schema(
+    [
+        ("id", pa.int32()),
+        ("name", pa.string()),
+        ("data", pa.binary()),
+        ("score", pa.float64()),
+        ("inner", pa.struct([("ok", pa.bool_()), ("more", pa.list_(pa.binary()))])),
+        ("map", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+RECORDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.none() | st.integers(-(1 << 31), (1 << 31) - 1),
+        "name": st.none() | st.text(max_size=4),
+        "data": st.none() | st.binary(max_size=4),
+        "score": st.none() | st.floats(allow_nan=False),
+        "inner": st.none()
+        | st.fixed_dictionaries(
+            {}, optional={"ok": st.booleans(), "more": st.lists(st.binary(max_size=3), max_size=2)}
+        ),
+        "map": st.none() | st.dictionaries(st.text(max_size=3), st.integers(-9, 9), max_size=2),
+    },
+)
+
+
+def _filled(record: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a record as a row: what is missing is null."""
+    row = {name: (record or {}).get(name) for name in FIELDS.names}
+    if row["inner"] is not None:
+        row["inner"] = {name: row["inner"].get(name) for name in ("ok", "more")}
+    if row["map"] is not None:
+        row["map"] = list(row["map"].items())
+    return row
+
+
+@given(st.lists(st.none() | RECORDS, max_size=6))
+def test_records_in_json(records: list[dict[str, Any] | None]) -> None:
+    def text(value: bytes) -> str:
+        return base64.b64encode(value).decode()
+
+    def written(record: dict[str, Any] | None) -> bytes | None:
+        return None if record is None else json.dumps(record | {"unknown": [1]}, default=text).encode()
+
+    found = _decoded(JsonValues(FIELDS), [written(record) for record in records])
+    assert pa.RecordBatch.from_arrays(found, schema=FIELDS).to_pylist() == [_filled(record) for record in records]
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (b"", "it is not JSON"),
+        (b"[1]", "it is not JSON as the topic's schema says: the JSON is no object"),
+        (b"{} {}", "it is not JSON"),
+        (b'{"name": "\xff"}', "it is not JSON"),
+        (b'{"id": "x"}', "field 'id' is not int32"),
+        (b'{"data": "*"}', "'.' is not base64"),
+        (b"[" * 100_000, "it is not JSON"),
+    ],
+)
+def test_what_is_not_the_json_that_is_expected_is_named_by_its_row(bad: bytes, why: str) -> None:
+    with pytest.raises(UnfitValue, match=why) as unfit:
+        _decoded(JsonValues(FIELDS), [b"{}", None, bad, b"{}"])
+    assert unfit.value.row == 2
+
+
+def _avro(definition: Any, record: dict[str, Any]) -> bytes:
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(json.loads(json.dumps(definition))), record)
+    return written.getvalue()
+
+
+def _record(name: str, **fields: Any) -> dict[str, Any]:
+    with_defaults = {"extra": {"default": "none"}}
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": each, "type": kind, **with_defaults.get(each, {})} for each, kind in fields.items()],
+    }
+
+
+def test_records_in_avro_of_several_versions() -> None:
+    uuid = {"type": "string", "logicalType": "uuid"}
+    now = _record("Now", id="int", who=["null", uuid], extra="string")
+    before = _record("Before", id="int", gone="string", who=["null", uuid])
+    fields = pa.schema([("id", pa.int32()), ("who", pa.string()), ("extra", pa.string())])
+    asked = []
+
+    def writer(version: bytes) -> str:
+        asked.append(version)
+        return json.dumps(before if version == b"1" else now)
+
+    values = AvroValues(json.dumps(now), fields, writer)
+    who = UUID(int=5)
+    old, new = _avro(before, {"id": 1, "gone": "x", "who": who}), _avro(now, {"id": 2, "who": None, "extra": "e"})
+    found = _decoded(values, [old, new, None, new, old], [b"1", b"2", b"2", None, b"1"])
+    first, second = {"id": 1, "who": str(who), "extra": "none"}, {"id": 2, "who": None, "extra": "e"}
+    assert pa.RecordBatch.from_arrays(found, schema=fields).to_pylist() == [
+        first,
+        second,
+        dict.fromkeys(fields.names),
+        second,
+        first,
+    ]
+    assert asked == [b"1", b"2"]
+    with pytest.raises(UnfitValue, match="it is not AVRO as the topic's schema says") as unfit:
+        _decoded(values, [new, new[:-1]])
+    assert unfit.value.row == 1
+
+
+def test_bytes_stay_and_other_schemas_are_refused() -> None:
+    def nothing(version: bytes) -> str:
+        raise AssertionError("nobody asks for a version here")
+
+    for kind in ("NONE", "BYTES"):
+        assert values_of(kind, None, FIELDS, nothing) is None
+    assert isinstance(values_of("INT32", None, FIELDS, nothing), PrimitiveValues)
+    assert isinstance(values_of("JSON", None, FIELDS, nothing), JsonValues)
+    assert isinstance(values_of("AVRO", json.dumps(_record("R")), FIELDS, nothing), AvroValues)
+    with pytest.raises(ValueError, match="a schema of type PROTOBUF has no columns"):
+        values_of("PROTOBUF", None, FIELDS, nothing)
+
+
+def test_days_before_1970_begin_at_midnight() -> None:
+    day = timedelta(days=1)
+    given = [
+        struct.pack(">q", at // timedelta(milliseconds=1)) for at in (-day, -day + timedelta(milliseconds=1), 0 * day)
+    ]
+    (column,) = _decoded(PrimitiveValues("DATE"), list(given))
+    assert column.to_pylist() == [date(1969, 12, 31), date(1969, 12, 31), date(1970, 1, 1)]
