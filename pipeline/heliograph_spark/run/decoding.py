@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from heliograph_spark.decode.records import from_json_record, without_uuids
 from heliograph_spark.plan.errors import SchemaError
 
 from .schemas import METADATA, VALUE, TopicSchema, columns_of, schema_of_topic
@@ -61,10 +62,13 @@ class Decoder:
         self._values = [name for name in columns.names if name not in METADATA.names]
         self._writers: dict[tuple[str, int], Any] = {}
         self._reader = None
+        fields = pa.schema([field for field in self._arrow if field.name in self._values])
+        self._from_json = from_json_record(fields) if schema.kind == "JSON" else None
         if schema.kind == "AVRO":
             definition = json.loads(schema.definition or "null")
             self._record = definition["name"]
             self._reader = fastavro.parse_schema(definition)
+            self._uuids = '"uuid"' in json.dumps(definition)
 
     def batches(self, messages: Iterable[pulsar.Message]) -> Iterator[pa.RecordBatch]:
         """Yield the messages as batches, in order."""
@@ -109,6 +113,8 @@ class Decoder:
                 row = json.loads(data)
                 if not isinstance(row, dict):
                     raise ValueError("the JSON is no object")
+                if self._from_json is not None:
+                    self._from_json(row)
                 return row
             if self._schema.kind == "AVRO":
                 return self._from_avro(message, data)
@@ -139,8 +145,8 @@ class Decoder:
             # Avro resolves records of one name only; what the class is called where it is written does not matter here.
             definition["name"] = self._record
             writer = self._writers[topic, version] = fastavro.parse_schema(definition)
-        row: dict[str, Any] = fastavro.schemaless_reader(io.BytesIO(data), writer, self._reader)  # type: ignore[assignment]
-        return row
+        row: Any = fastavro.schemaless_reader(io.BytesIO(data), writer, self._reader)
+        return without_uuids(row) if self._uuids else row  # type: ignore[no-any-return]
 
 
 def _unfit(message: pulsar.Message, why: str) -> SchemaError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import struct
@@ -105,7 +106,7 @@ def _fitting(schema: TopicSchema, names: list[str]) -> Any:
 
 def _in_json(value: Any) -> Any:
     if isinstance(value, bytes):
-        return value.decode()
+        return base64.b64encode(value).decode()
     raise TypeError(f"JSON has no type for {type(value).__name__}")
 
 
