@@ -160,7 +160,7 @@ def message_of(entry: ReceivedEntry, opened: bytes | memoryview) -> Message:
         metadata.ordering_key if metadata.HasField("ordering_key") else None,
         metadata.event_time,
         metadata.sequence_id,
-        {each.key: each.value for each in metadata.properties},
+        _properties(metadata),
     )
 
 
@@ -218,8 +218,13 @@ def messages_of_batch(
             single.event_time,
             # Some clients only number the batch.
             single.sequence_id if single.HasField("sequence_id") else entry.metadata.sequence_id,
-            {each.key: each.value for each in single.properties},
+            _properties(single),
         )
+
+
+def _properties(metadata: wire.MessageMetadata | wire.SingleMessageMetadata) -> dict[str, str]:
+    found = metadata.properties
+    return {each.key: each.value for each in found} if found else {}
 
 
 def _key(entry: ReceivedEntry, index: int, metadata: wire.MessageMetadata | wire.SingleMessageMetadata) -> bytes | None:

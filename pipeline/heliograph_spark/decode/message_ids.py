@@ -20,6 +20,8 @@ class MessageIds:
 
     def __init__(self, partition: int) -> None:
         self._partition = b"" if partition < 0 else b"\x18" + _varint(partition)
+        #: The ledger of the last entry, of which the next one is almost always.
+        self._ledger = (0, b"\x08\x00\x10")
 
     def head(self, entry: ReceivedEntry) -> bytes:
         """Return the part that all messages of an entry have in common, which is all for one that is no batch."""
@@ -39,4 +41,6 @@ class MessageIds:
         return b"".join((head, b"\x3a", _varint(len(first)), first))
 
     def _of(self, ledger: int, entry: int) -> bytes:
-        return b"".join((b"\x08", _varint(ledger), b"\x10", _varint(entry), self._partition))
+        if ledger != self._ledger[0]:
+            self._ledger = ledger, b"\x08" + _varint(ledger) + b"\x10"
+        return self._ledger[1] + _varint(entry) + self._partition

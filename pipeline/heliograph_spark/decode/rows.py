@@ -75,11 +75,15 @@ class ListedRows:
     """The rows as lists of Python's objects."""
 
     def __init__(self, wanted: frozenset[str]) -> None:
-        self._wanted = wanted
         self._ends: list[int] = []
         self._columns: dict[str, list[Any]] = {
             name: [] for name in ROW_COLUMNS if name in wanted or name == "__batchIndex"
         }
+        # None for a column that is not wanted.
+        self._values, self._keys, self._ordering_keys, self._ids, self._properties, self._times, self._numbers = (
+            self._columns.get(name) for name in list(ROW_COLUMNS)[:-1]
+        )
+        self._indexes = self._columns["__batchIndex"]
 
     @property
     def count(self) -> int:
@@ -100,21 +104,26 @@ class ListedRows:
         message_id: bytes,
     ) -> None:
         size = self._ends[-1] if self._ends else 0
-        columns = self._columns
-        columns["__batchIndex"].append(index)
-        for name, data in (("value", value), ("__key", key), ("__orderingKey", ordering_key)):
-            if name in columns:
-                columns[name].append(data)
-                size += len(data or b"")
-        if "__messageProperties" in columns:
-            columns["__messageProperties"].append(list(properties.items()))
-            size += sum(len(name.encode()) + len(text.encode()) for name, text in properties.items())
-        if "__messageId" in columns:
-            columns["__messageId"].append(message_id)
-        if "__eventTime" in columns:
-            columns["__eventTime"].append(event_time or None)
-        if "__sequenceId" in columns:
-            columns["__sequenceId"].append(sequence_id)
+        self._indexes.append(index)
+        if self._values is not None:
+            self._values.append(value)
+            size += len(value or b"")
+        if self._keys is not None:
+            self._keys.append(key)
+            size += len(key or b"")
+        if self._ordering_keys is not None:
+            self._ordering_keys.append(ordering_key)
+            size += len(ordering_key or b"")
+        if self._properties is not None:
+            self._properties.append(list(properties.items()))
+            for name, text in properties.items():
+                size += len(name.encode()) + len(text.encode())
+        if self._ids is not None:
+            self._ids.append(message_id)
+        if self._times is not None:
+            self._times.append(event_time or None)
+        if self._numbers is not None:
+            self._numbers.append(sequence_id)
         self._ends.append(size)
 
     def add_batch(
