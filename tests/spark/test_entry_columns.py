@@ -171,6 +171,17 @@ def test_batches_are_of_so_many_rows_and_bytes_at_most(compiled: bool) -> None:
     assert not columns.full
 
 
+def test_entries_as_clients_send_them_fill_one_batch_at_a_time(compiled: bool) -> None:
+    columns = _columns(compiled, ["value"])
+    entry = _batch([({}, bytes(1000)) for _ in range(100)])
+    taken = []
+    for _ in range(40):
+        columns.add(entry)
+        if columns.full:
+            taken.append([batch.num_rows for batch in columns.take()])
+    assert taken == [[800]] * 5
+
+
 def test_an_entry_that_cannot_be_read_adds_nothing_and_the_others_stay(compiled: bool) -> None:
     columns = _columns(compiled)
     good = _batch([({"partition_key": "k", "properties": [("a", "b")]}, b"v"), ({"null_value": True}, b"")])

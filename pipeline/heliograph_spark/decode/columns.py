@@ -31,6 +31,9 @@ from .rows import COMPILED, ROW_COLUMNS, TIMESTAMP, new_rows
 #: Limits of a batch, whichever is reached first: rows, and bytes of values, keys and properties.
 BATCH_ROWS = 16_384
 BATCH_BYTES = 1 << 20
+#: With so much of a batch it is taken: the entry that comes last has room, instead of beginning a small batch.
+_FULL_ROWS = BATCH_ROWS * 3 // 4
+_FULL_BYTES = BATCH_BYTES * 3 // 4
 
 #: The columns in which all messages of an entry are the same, with their types.
 ENTRY_COLUMNS: dict[str, pa.DataType] = {
@@ -122,7 +125,7 @@ class EntryColumns:
     @property
     def full(self) -> bool:
         """Whether they make a whole batch, so that they should be taken."""
-        return self._opened_bytes >= BATCH_BYTES or self._rows.count >= BATCH_ROWS
+        return self._opened_bytes >= _FULL_BYTES or self._rows.count >= _FULL_ROWS
 
     def add(self, entry: ReceivedEntry, after: int = -1, up_to: int | None = None) -> None:
         """Add the messages of an entry, of a batch those after index ``after`` up to and with ``up_to``.
