@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
+from heliograph_spark.decode import columns
 from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, archive
-from heliograph_spark.plan.connection import connected
 from heliograph_spark.plan.errors import DataLossError
 from heliograph_spark.plan.options import read_options
 from heliograph_spark.plan.ranges import Range
-from heliograph_spark.plan.reading import read_range
-from heliograph_spark.plan.topics import end_of, ledgers_of, start_of
+from heliograph_spark.plan.topics import ledgers_of
 from heliograph_spark.run.archived import read_archive
+from heliograph_spark.run.decoding import entry_columns
+from heliograph_spark.run.reading import read_range
+from heliograph_spark.run.schemas import RAW, columns_of
 from heliograph_spark.run.session import Broker
+from heliograph_spark.wire.brokers import shared
+from heliograph_spark.wire.partitions import end_of, start_of
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import connect, fresh_name, publish, rest
+from tests.support.entries import make_entry
 from tests.support.polling import eventually
+from tests.support.wire_client import Type, WireClient
 
 #: Entries of a ledger.
 LEDGER = 10
@@ -181,23 +188,23 @@ def test_a_stream_without_a_subscription_misses_what_is_deleted_before_it_reads(
         stream(spark, topic.options, tmp_path)
 
 
-@pytest.mark.parametrize("read_before", [3, LEDGER])
 def test_entries_that_are_deleted_while_a_range_is_read_are_missed(
-    client: pulsar.Client, make: Callable[..., Topic], read_before: int
+    monkeypatch: pytest.MonkeyPatch, make: Callable[..., Topic]
 ) -> None:
+    monkeypatch.setattr(columns, "_FULL_ROWS", 1)
     topic = make()
     topic.publish(4 * LEDGER)
     asked = {"pulsar.reader.receiverQueueSize": "1", "startingOffsets": "earliest"}
     options = read_options(topic.options | asked, streaming=True)
-    with connected(options.connection) as reading:
-        start, end = start_of(reading, topic.name, options, "earliest"), end_of(reading, topic.name, options)
-        assert end is not None
-        wanted = Range(topic.name, start, end, ledgers_of(options.connection, topic.name).stored)
-        messages = read_range(reading, wanted, options)
-        found = [int(next(messages).data()) for _ in range(read_before)]
-        topic.forget()
-        with pytest.raises(DataLossError, match=r"were deleted while the query read them|nothing is stored after"):
-            found.extend(int(message.data()) for message in messages)
+    brokers = shared(options.connection)
+    start, end = start_of(brokers, topic.name, options, "earliest"), end_of(brokers, topic.name, options)
+    assert end is not None
+    wanted = Range(topic.name, start, end, ledgers_of(options.connection, topic.name).stored)
+    batches = read_range(brokers, wanted, options, entry_columns(brokers, topic.name, columns_of(RAW, "t"), RAW))
+    found = [int(next(batches)["value"][0].as_py()) for _ in range(3)]
+    topic.forget()
+    with pytest.raises(DataLossError, match=r"were deleted while the query read them|nothing is stored after"):
+        found.extend(int(batch["value"][0].as_py()) for batch in batches)
     assert found == list(range(len(found)))
     assert len(found) < 4 * LEDGER
 
@@ -220,3 +227,63 @@ def test_what_compaction_removed_is_not_lost(
     assert values(read(spark, compacted)) == [3 * LEDGER - 1, 100]
     producer.send(b"101", partition_key="c")
     assert values(read(spark, compacted | {"maxEntriesPerSplit": "4"})) == [3 * LEDGER - 1, 100, 101]
+
+
+@pytest.fixture
+def link(small: BrokerProcess) -> Iterator[WireClient]:
+    with WireClient(small.service_url) as opened:
+        yield opened
+
+
+def _publish_chunks(link: WireClient, topic: Topic, name: str, parts: list[bytes], *, of: int | None = None) -> None:
+    """Publish a message in chunks of one entry each; only the first of them if it has more."""
+    producer = link.producer(topic.name)
+    fields: dict[str, Any] = {
+        "num_chunks_from_msg": of or len(parts),
+        "uuid": name,
+        "total_chunk_msg_size": len(b"".join(parts)),
+    }
+    for number, part in enumerate(parts):
+        link.publish(producer, make_entry(part, chunk_id=number, **fields))
+    link.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=producer)
+
+
+@pytest.mark.parametrize("chunks", [2 * LEDGER + 3, 4 * LEDGER + 5])
+def test_a_message_in_chunks_is_read_once_over_the_borders_of_ledgers_and_splits(
+    spark: SparkSession, make: Callable[..., Topic], link: WireClient, chunks: int
+) -> None:
+    topic = make()
+    topic.publish(LEDGER - 2)
+    _publish_chunks(link, topic, "long", [b"%d" % (number % 10) for number in range(chunks)])
+    topic.publish(1)
+    long = int(b"".join(b"%d" % (number % 10) for number in range(chunks)))
+    for options in ({}, {"maxEntriesPerSplit": "1"}, {"maxEntriesPerSplit": "7"}):
+        assert values(read(spark, topic.options | options)) == [*range(LEDGER - 1), long]
+    without = {name: value for name, value in topic.options.items() if name != "admin.url"}
+    assert values(read(spark, without)) == [*range(LEDGER - 1), long]
+
+
+def test_a_topic_that_ends_within_a_message_in_chunks_is_read_up_to_there_and_then_on(
+    spark: SparkSession, make: Callable[..., Topic], link: WireClient, tmp_path: Path
+) -> None:
+    topic = make()
+    topic.publish(2)
+    _publish_chunks(link, topic, "whole", [b"1", b"0", b"0"])
+    _publish_chunks(link, topic, "half", [b"7", b"7"], of=3)
+    assert values(read(spark, topic.options)) == [0, 1, 100]
+    assert stream(spark, topic.options, tmp_path) == [0, 1, 100]
+    producer = link.producer(topic.name)
+    last: dict[str, Any] = {"chunk_id": 2, "num_chunks_from_msg": 3, "uuid": "half", "total_chunk_msg_size": 3}
+    link.publish(producer, make_entry(b"7", **last))
+    assert stream(spark, topic.options, tmp_path) == [0, 1, 100, 777]
+
+
+def test_keys_of_bytes_are_the_bytes(spark: SparkSession, make: Callable[..., Topic], link: WireClient) -> None:
+    topic = make()
+    key = bytes(range(256))
+    producer = link.producer(topic.name)
+    text = base64.b64encode(key).decode()
+    link.publish(producer, make_entry(b"1", partition_key=text, partition_key_b64_encoded=True))
+    link.publish(producer, make_entry(b"2", partition_key=text))
+    rows = read(spark, topic.options).orderBy("value").collect()
+    assert [bytes(row["__key"]) for row in rows] == [key, text.encode()]

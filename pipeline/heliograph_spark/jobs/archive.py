@@ -30,11 +30,13 @@ from heliograph_spark.plan.options import ReadOptions, full_name, read_options
 from heliograph_spark.plan.positions import BEGINNING
 from heliograph_spark.plan.ranges import Range, stored_bytes
 from heliograph_spark.plan.subscription_hold import Hold, backlog
-from heliograph_spark.plan.topics import find_partitions, find_topics, ledgers_of
+from heliograph_spark.plan.topics import find_topics, ledgers_of
 from heliograph_spark.run.archived import DATE, keep_columns, topic_directory
 from heliograph_spark.run.checkpoints import committed_offsets, offsets_of, query_id
 from heliograph_spark.run.files import STAGING, Directory, stage
 from heliograph_spark.run.session import Broker, progress, reason
+from heliograph_spark.wire.brokers import shared
+from heliograph_spark.wire.partitions import find_partitions
 
 #: Spark gives a Python process ten seconds to begin, which are too few where there is little CPU. The checkpoint makes
 #: it safe to start the query again.
@@ -151,7 +153,7 @@ class _TopicRun:
         with connected(self._asked.connection) as client:
             # After a failure it is the client's end that lets the subscription go.
             hold = Hold(client, self._options.subscription)
-            partitions = find_partitions(client, self._asked)
+            partitions = find_partitions(shared(self._asked.connection), self._asked)
             self._held = partitions
             hold.hold(partitions)
             self._check_checkpoint()

@@ -28,6 +28,7 @@ from heliograph_spark.run.archived import DATE, archived_topics, read_archive
 from heliograph_spark.run.encoding import Encoder
 from heliograph_spark.run.schemas import METADATA, TopicSchema, columns_of, schema_of_topic
 from heliograph_spark.run.session import Broker, progress
+from heliograph_spark.wire.brokers import shared
 
 from .replay_task import BUCKETS, Resender
 
@@ -150,15 +151,15 @@ def _written_as(
     columns = t.StructType([field for field in rows.fields if field.name not in METADATA.names])
     if connection.admin_url is not None and not is_there(connection, target):
         raise JobError(f"there is no topic {target} to send to")
-    with connected(connection) as client:
-        schema = schema_of_topic(client, target)
-        if schema.kind not in ("NONE", "BYTES"):
-            try:
-                _encoder(columns, schema)
-            except SchemaError as error:
-                raise SchemaError(f"{target}: the archive of {source} does not fit its schema: {error}") from error
-            return schema, columns
-        schema = schema_of_topic(client, source)
+    brokers = shared(connection)
+    schema = schema_of_topic(brokers, target)
+    if schema.kind not in ("NONE", "BYTES"):
+        try:
+            _encoder(columns, schema)
+        except SchemaError as error:
+            raise SchemaError(f"{target}: the archive of {source} does not fit its schema: {error}") from error
+        return schema, columns
+    schema = schema_of_topic(brokers, source)
     if schema.definition is not None:
         offered = {field.name: field.dataType for field in columns_of(schema, source).fields}
         if all(offered.get(field.name) == field.dataType for field in columns.fields):

@@ -6,16 +6,11 @@ import re
 import time
 from typing import Any
 
-import pulsar
-
 from .connection import ask_admin, topic_path
-from .errors import OptionError, PulsarSourceError, named
+from .errors import OptionError, PulsarSourceError
 from .ledgers import Ledger, Ledgers
 from .options import Connection, ReadOptions, full_name
-from .positions import BEGINNING, Edge, Position
 
-#: A broker that says something can be read gives it within this time.
-_FIRST_WITHIN_MS = 30_000
 #: Suffix of a partition's name after its topic's.
 PARTITION = re.compile(r"-partition-\d+$")
 
@@ -37,15 +32,6 @@ def find_topics(options: ReadOptions) -> list[str]:
         for topic in options.topics:
             _check_is_there(options, topic)
     return list(options.topics)
-
-
-def find_partitions(client: pulsar.Client, options: ReadOptions) -> list[str]:
-    """Return the partitions (or topics without any) that the query reads, sorted by name; as :func:`find_topics`."""
-    partitions = set()
-    for topic in find_topics(options):
-        with named(f"looking up {topic}"):
-            partitions.update(client.get_topic_partitions(topic))
-    return sorted(partitions)
 
 
 def _matching(connection: Connection, pattern: str) -> list[str]:
@@ -81,45 +67,8 @@ def _check_is_there(options: ReadOptions, topic: str) -> None:
         time.sleep(0.2)
 
 
-def _first(reader: pulsar.Reader) -> pulsar.Message | None:
-    if not reader.has_message_available():
-        return None
-    return reader.read_next(_FIRST_WITHIN_MS)
-
-
-def first_position(client: pulsar.Client, topic: str, at_ms: int | None = None) -> Position | None:
-    """Return the place before the first stored message, or the first published from ``at_ms`` on; None without any."""
-    with named(f"finding where {topic} begins"):
-        reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=1)
-        try:
-            if at_ms is not None:
-                reader.seek(at_ms)
-            message = _first(reader)
-        finally:
-            reader.close()
-    return None if message is None else Position.of(message.message_id()).before()
-
-
-def last_position(client: pulsar.Client, topic: str) -> Position | None:
-    """Return the last message stored; None if there is none."""
-    with named(f"finding where {topic} ends"):
-        reader = client.create_reader(
-            topic, pulsar.MessageId.latest, receiver_queue_size=1, start_message_id_inclusive=True
-        )
-        try:
-            found: Position | None = None
-            while reader.has_message_available():
-                place = Position.of(reader.read_next(_FIRST_WITHIN_MS).message_id())
-                if found is not None and place.entry_key != found.entry_key:
-                    # Published since: following a topic that is written to fast would have no end.
-                    break
-                found = place
-        finally:
-            reader.close()
-    return found
-
-
-def _of_topic(place: Any, topic: str) -> Any:
+def of_topic(place: Any, topic: str) -> Any:
+    """Return what offsets or times, of all topics or by topic, say of one; None if they do not name it."""
     if not isinstance(place, dict):
         return place
     return place.get(topic, place.get(topic_of(topic)))
@@ -131,31 +80,6 @@ def check_named_topics(options: ReadOptions, partitions: list[str]) -> None:
     for name, place in (("starting", options.starting), ("ending", options.ending)):
         if isinstance(place, dict) and (others := sorted(place.keys() - read)):
             raise OptionError(f"{name}Offsets or {name}Time: {', '.join(others)} is not among the topics read")
-
-
-def start_of(client: pulsar.Client, topic: str, options: ReadOptions, default: Edge) -> Position:
-    """Return the position after which the query begins to read a partition."""
-    place = _of_topic(options.starting, topic)
-    if isinstance(place, Position):
-        return place.before()
-    if place is None:
-        place = "earliest" if isinstance(options.starting, dict) else default
-    if place == "latest":
-        return last_position(client, topic) or BEGINNING
-    found = first_position(client, topic, None if place == "earliest" else place)
-    if found is None and place != "earliest":
-        found = last_position(client, topic)
-    return found or BEGINNING
-
-
-def end_of(client: pulsar.Client, topic: str, options: ReadOptions) -> Position | None:
-    """Return the last message that a batch query reads of a partition; None if there is none."""
-    place = _of_topic(options.ending, topic)
-    if isinstance(place, Position):
-        return place
-    if isinstance(place, int) and (before := first_position(client, topic, place)) is not None:
-        return before
-    return last_position(client, topic)
 
 
 def ledgers_of(connection: Connection, topic: str) -> Ledgers:

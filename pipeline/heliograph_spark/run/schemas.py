@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import _pulsar
-import pulsar
+from heliograph_api.protocol import wire_pb2 as wire
 from pyspark.sql import types as t
 
-from heliograph_spark.plan.errors import PulsarSourceError, SchemaError, named
+from heliograph_spark.plan.errors import SchemaError
+from heliograph_spark.wire.brokers import Brokers
 
 METADATA = t.StructType(
     [
@@ -37,6 +37,10 @@ _PRIMITIVES: dict[str, t.DataType] = {
     "INT64": t.LongType(),
     "FLOAT": t.FloatType(),
     "DOUBLE": t.DoubleType(),
+    "BOOLEAN": t.BooleanType(),
+    "DATE": t.DateType(),
+    "TIME": t.TimestampType(),
+    "TIMESTAMP": t.TimestampType(),
 }
 _AVRO: dict[str, t.DataType] = {
     "null": t.NullType(),
@@ -70,22 +74,19 @@ RAW = TopicSchema("BYTES")
 _NO_SCHEMA = ("NONE", "BYTES")
 
 
-def schema_of_topic(client: pulsar.Client, topic: str, version: int = -1) -> TopicSchema:
-    """Return the topic's schema, the newest one by default; a topic without one holds bytes."""
-    try:
-        with named(f"asking for the schema of {topic}"):
-            info = client._client.get_schema_info(topic, version)
-    except PulsarSourceError as error:
-        if isinstance(error.__cause__, _pulsar.TopicNotFound):
-            return RAW
-        raise
-    kind = info.schema_type().name
-    return TopicSchema(kind, info.schema() if kind in ("AVRO", "JSON") else None)
+def schema_of_topic(brokers: Brokers, topic: str) -> TopicSchema:
+    """Return the topic's newest schema; a topic without one holds bytes."""
+    found = brokers.schema(topic)
+    if found is None:
+        return RAW
+    name = wire.Schema.Type.Name(found.schema.type)
+    kind = "BOOLEAN" if name == "Bool" else name.upper()
+    return TopicSchema(kind, found.schema.schema_data.decode() if kind in ("AVRO", "JSON") else None)
 
 
-def common_schema(client: pulsar.Client, topics: Sequence[str]) -> TopicSchema:
+def common_schema(brokers: Brokers, topics: Sequence[str]) -> TopicSchema:
     """Return the one schema that all topics share. Raises :class:`SchemaError`, naming two topics that differ."""
-    found = {topic: schema_of_topic(client, topic) for topic in topics}
+    found = {topic: schema_of_topic(brokers, topic) for topic in topics}
     if not found:
         return RAW
     first, *others = found.items()
@@ -95,14 +96,14 @@ def common_schema(client: pulsar.Client, topics: Sequence[str]) -> TopicSchema:
     return first[1]
 
 
-def with_schema(client: pulsar.Client, topics: Sequence[str], planned: TopicSchema) -> set[str]:
+def with_schema(brokers: Brokers, topics: Sequence[str], planned: TopicSchema) -> set[str]:
     """Return the topics that have the schema which a query was planned with; the others have none yet.
 
     Raises :class:`SchemaError`, naming the topic, if one has another schema.
     """
     found = set()
     for topic in topics:
-        schema = schema_of_topic(client, topic)
+        schema = schema_of_topic(brokers, topic)
         if schema.kind in _NO_SCHEMA and planned.kind not in _NO_SCHEMA:
             continue
         if not _same(schema, planned):

@@ -23,7 +23,7 @@ from heliograph_spark.plan.errors import OptionError, PulsarSourceError
 #: Bytes that Kubernetes reads of a container's termination message.
 RESULT_BYTES = 4096
 #: Our own errors as they stand in the traceback of a Python worker, which Java's message quotes.
-_OURS = re.compile(rf"{re.escape(PulsarSourceError.__module__)}\.\w+: (.+)$", re.MULTILINE)
+_OURS = re.compile(rf"^{heliograph_spark.__name__}(?:\.\w+)+: (.+)$", re.MULTILINE)
 
 
 class Result(Protocol):

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pulsar
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -21,26 +20,20 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from heliograph_spark.plan.connection import connected, open_client
-from heliograph_spark.plan.errors import DataLossError, PulsarSourceError, named
+from heliograph_spark.plan.errors import DataLossError, PulsarSourceError
 from heliograph_spark.plan.ledgers import Ledgers, within
 from heliograph_spark.plan.options import ReadOptions, read_options, write_options
 from heliograph_spark.plan.positions import BEGINNING, Position, read_offsets, write_offsets
 from heliograph_spark.plan.ranges import Range, cut, within_bytes
-from heliograph_spark.plan.reading import read_range
-from heliograph_spark.plan.topics import (
-    check_named_topics,
-    end_of,
-    find_partitions,
-    first_position,
-    last_position,
-    ledgers_of,
-    start_of,
-    topic_of,
-)
+from heliograph_spark.plan.topics import check_named_topics, ledgers_of, topic_of
+from heliograph_spark.wire.brokers import Brokers, shared
+from heliograph_spark.wire.entry_reader import LATEST, EntryReader
+from heliograph_spark.wire.partitions import end_of, find_partitions, first_position, start_of
+from heliograph_spark.wire.subscription import HeldSubscription
 
-from .decoding import Decoder, check_columns
+from .decoding import check_columns, entry_columns
 from .pruning import Pruning
+from .reading import read_range
 from .schemas import RAW, TopicSchema, columns_of, common_schema, with_schema
 from .sink import BatchSink, StreamSink
 
@@ -96,9 +89,9 @@ class PulsarDataSource(DataSource):
 
 def _schema(options: ReadOptions) -> tuple[TopicSchema, list[str]]:
     """Return the schema that the query's topics share, and their partitions."""
-    with connected(options.connection) as client:
-        topics = find_partitions(client, options)
-        return (RAW if options.raw_values else common_schema(client, topics)), topics
+    brokers = shared(options.connection)
+    topics = find_partitions(brokers, options)
+    return (RAW if options.raw_values else common_schema(brokers, topics)), topics
 
 
 def _named(topics: Sequence[str]) -> str:
@@ -142,8 +135,10 @@ def _check_stored(wanted: Range, ledgers: Ledgers, options: ReadOptions) -> None
 
 
 def _read(split: Split, columns: StructType, schema: TopicSchema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    with connected(options.connection) as client:
-        yield from Decoder(client, columns, schema).batches(read_range(client, split.range, options))
+    if split.range.start < split.range.end:
+        brokers = shared(options.connection)
+        wanted = entry_columns(brokers, split.range.topic, columns, schema)
+        yield from read_range(brokers, split.range, options, wanted)
 
 
 class BatchReader(DataSourceReader):
@@ -157,28 +152,28 @@ class BatchReader(DataSourceReader):
         check_columns(columns, self._schema, _named(topics))
 
     def partitions(self) -> Sequence[InputPartition]:
+        brokers = shared(self._options.connection)
+        topics = find_partitions(brokers, self._options)
+        check_named_topics(self._options, topics)
         ranges: list[Range] = []
-        with connected(self._options.connection) as client:
-            topics = find_partitions(client, self._options)
-            check_named_topics(self._options, topics)
-            for topic in filter(self._pruning.reads, topics):
-                end = end_of(client, topic, self._options)
-                if end is None or (start := start_of(client, topic, self._options, "earliest")) >= end:
-                    continue
-                wanted = self._pruned(client, Range(topic, start, end))
-                if wanted.start < wanted.end:
-                    ranges.append(wanted)
+        for topic in filter(self._pruning.reads, topics):
+            end = end_of(brokers, topic, self._options)
+            if end is None or (start := start_of(brokers, topic, self._options, "earliest")) >= end:
+                continue
+            wanted = self._pruned(brokers, Range(topic, start, end))
+            if wanted.start < wanted.end:
+                ranges.append(wanted)
         # Spark refuses a query of no partitions.
         return _splits(ranges, {}, self._options) or [Split(Range("", BEGINNING, BEGINNING))]
 
-    def _pruned(self, client: pulsar.Client, whole: Range) -> Range:
+    def _pruned(self, brokers: Brokers, whole: Range) -> Range:
         """Return the range without messages published too early or too late, as the broker finds it by time."""
         start, end, skew_ms = whole.start, whole.end, self._options.skew_ms
         if self._pruning.earliest_ms is not None:
             at = max(0, self._pruning.earliest_ms - skew_ms)
-            start = max(start, first_position(client, whole.topic, at) or end)
+            start = max(start, first_position(brokers, whole.topic, at) or end)
         if self._pruning.latest_ms is not None:
-            end = min(end, first_position(client, whole.topic, self._pruning.latest_ms + skew_ms + 1) or end)
+            end = min(end, first_position(brokers, whole.topic, self._pruning.latest_ms + skew_ms + 1) or end)
         return Range(whole.topic, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -202,8 +197,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema, topics = _schema(options)
         check_columns(columns, self._schema, _named(topics))
-        self._client: pulsar.Client | None = None
-        self._tails: dict[str, tuple[Position, pulsar.Reader]] = {}
+        self._brokers = shared(options.connection)
+        self._tails: dict[str, EntryReader] = {}
         self._found: tuple[float, list[str]] | None = None
         self._target: dict[str, Position] | None = None
         #: The topics that have the query's schema, and the partitions that its subscription holds.
@@ -214,12 +209,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, object]:
         # To the tasks goes what they read with, not the driver's connections.
-        return self.__dict__ | {"_client": None, "_tails": {}, "_found": None, "_target": None, "_listed": {}}
-
-    def _broker(self) -> pulsar.Client:
-        if self._client is None:
-            self._client = open_client(self._options.connection)
-        return self._client
+        drivers = ("_brokers", "_tails", "_found", "_target", "_listed")
+        return {name: value for name, value in self.__dict__.items() if name not in drivers}
 
     def _partitions(self) -> list[str]:
         """Return the partitions to read, looked up every few seconds: Spark asks for new data many times a second.
@@ -227,18 +218,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises :class:`SchemaError` if a topic that was found since has another schema than the query.
         """
         if self._found is None or time.monotonic() - self._found[0] > LOOKUP_INTERVAL_S:
-            partitions = find_partitions(self._broker(), self._options)
+            partitions = find_partitions(self._brokers, self._options)
             if not self._options.raw_values:
                 new = {topic_of(each) for each in partitions} - self._checked
-                self._checked |= with_schema(self._broker(), sorted(new), self._schema)
+                self._checked |= with_schema(self._brokers, sorted(new), self._schema)
             self._found = time.monotonic(), partitions
         return self._found[1]
 
     def initialOffset(self) -> dict[str, str]:
-        client = self._broker()
         topics = self._partitions()
         check_named_topics(self._options, topics)
-        starts = {topic: start_of(client, topic, self._options, "latest") for topic in topics}
+        starts = {topic: start_of(self._brokers, topic, self._options, "latest") for topic in topics}
         for topic, at in starts.items():
             if (ledgers := _ledgers(topic, {}, self._options)) is not None:
                 starts[topic] = ledgers.counted_beginning(at)
@@ -286,28 +276,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return write_offsets(self._ends())
 
     def _ends(self) -> dict[str, Position]:
-        """Return the last message of every partition; where nothing is new, that is one question to the broker."""
-        client = self._broker()
+        """Return the last message of every partition: one question to its broker for each."""
         ends = {}
         for topic in self._partitions():
-            known = self._tails.get(topic)
-            with named(f"asking whether {topic} has more"):
-                if known is not None and known[1].is_connected() and not known[1].has_message_available():
-                    ends[topic] = known[0]
-                    continue
-            end = last_position(client, topic) or BEGINNING
-            ends[topic] = max(end, known[0]) if known is not None else end
-            self._follow(client, topic, ends[topic])
+            if topic not in self._tails:
+                self._tails[topic] = EntryReader(self._brokers, topic, LATEST, {"receiver_queue_size": 1})
+            ends[topic] = self._tails[topic].last_position() or BEGINNING
         return ends
-
-    def _follow(self, client: pulsar.Client, topic: str, end: Position) -> None:
-        if topic in self._tails:
-            self._tails.pop(topic)[1].close()
-        at = pulsar.MessageId(-1, end.ledger, end.entry, end.batch)._msg_id
-        if end == BEGINNING:
-            at = pulsar.MessageId.earliest
-        with named(f"following {topic}"):
-            self._tails[topic] = end, client.create_reader(topic, at, receiver_queue_size=1)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         before = read_offsets(start)
@@ -327,27 +302,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Tell the subscription of the query's own, if it has one, what was read: the rest stays stored."""
         if self._options.subscription is None or not self._options.acknowledges:
             return
-        client = self._broker()
         for topic, position in read.items():
-            with named(f"acknowledging {topic} up to {position} for {self._options.subscription}"):
-                consumer = client.subscribe(
-                    topic,
-                    self._options.subscription,
-                    initial_position=pulsar.InitialPosition.Earliest,
-                    receiver_queue_size=1,
-                )
-                try:
-                    if position.entry >= 0:
-                        whole = pulsar.MessageId(-1, position.ledger, position.entry, -1)
-                        consumer.acknowledge_cumulative(whole._msg_id)
-                finally:
-                    consumer.close()
+            # Between two batches other consumers may have it, such as those of a restarted query.
+            with HeldSubscription(self._brokers, topic, self._options.subscription) as held:
+                held.acknowledge(Position(position.ledger, position.entry))
             self._held.add(topic)
 
     def stop(self) -> None:
-        for _, reader in self._tails.values():
+        for reader in self._tails.values():
             reader.close()
         self._tails.clear()
-        if self._client is not None:
-            self._client.close()
-            self._client = None

@@ -217,6 +217,19 @@ class EntryReader:
         last = self.last_position()
         return last is not None and (after is None or last > after)
 
+    def begins_at_end(self) -> bool:
+        """Whether nothing is stored from where it begins on; to be asked before anything is read."""
+        return self._asked(self._begins_at_end)
+
+    def _begins_at_end(self, consumer: _Consumer) -> bool:
+        answer = self._last_ids(consumer)
+        last, before = answer.last_message_id, answer.consumer_mark_delete_position
+        if last.entryId == _UINT64 or last.ledgerId == _UINT64:
+            return True
+        if not answer.HasField("consumer_mark_delete_position") or before.entryId == _UINT64:
+            return False
+        return (before.ledgerId, before.entryId) >= (last.ledgerId, last.entryId)
+
     def _last_position(self, consumer: _Consumer) -> Position | None:
         last = self._last_ids(consumer).last_message_id
         if last.entryId == _UINT64 or last.ledgerId == _UINT64:

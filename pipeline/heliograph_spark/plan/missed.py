@@ -1,0 +1,75 @@
+"""Detects, while a range is read, that entries of it are gone."""
+
+from __future__ import annotations
+
+import time
+
+from .errors import DataLossError
+from .options import ReadOptions
+from .positions import Position
+from .ranges import Range
+from .topics import ledgers_of
+
+#: Entries that were not received are looked for among the stored ones this often.
+_CHECK_EVERY_S = 1.0
+
+
+class Missed:
+    """Entries of a range that were not received: they are gone, or hold no message."""
+
+    def __init__(self, wanted: Range, options: ReadOptions) -> None:
+        self._range = wanted
+        self._options = options
+        self._last = wanted.start
+        #: Whether something before the range was received: then all that follows it is there.
+        self._follows = False
+        self._gaps: list[tuple[Position, Position]] = []
+        self._check_at = 0.0
+
+    def received(self, place: Position) -> None:
+        """Take notice of the next message. Raises :class:`DataLossError` if it shows that others are gone."""
+        last = self._last
+        if place.entry_key <= last.entry_key:
+            self._follows = True
+            return
+        self._last = place
+        if not self._options.looks_for_loss or (place.ledger == last.ledger and place.entry == last.entry + 1):
+            return
+        if self._options.connection.admin_url is None:
+            if last is self._range.start and not self._follows:
+                self._check_first(place)
+            return
+        if not self._gaps:
+            self._check_at = time.monotonic() + _CHECK_EVERY_S
+        self._gaps.append((last, place))
+        if time.monotonic() >= self._check_at:
+            self.check()
+
+    def check(self) -> None:
+        """Look for the entries that were not received. Raises :class:`DataLossError` if any are not stored."""
+        gaps, self._gaps = self._gaps, []
+        if not gaps:
+            return
+        now = ledgers_of(self._options.connection, self._range.topic)
+        for read, found in gaps:
+            if lost := now.lost_between(read, found, self._range.ledgers):
+                raise DataLossError(
+                    f"{self._range.topic}: {lost} of the entries after {read} and before {found} were deleted while"
+                    " the query read them (failOnDataLoss=false goes on without them)"
+                )
+
+    def all_after(self, last: Position) -> None:
+        """Take notice that nothing more is stored. Raises :class:`DataLossError`."""
+        if self._options.looks_for_loss:
+            raise DataLossError(
+                f"{self._range.topic}: nothing is stored after {last}, but the query reads up to {self._range.end}"
+            )
+
+    def _check_first(self, first: Position) -> None:
+        """Judge the first message without the ledgers, by which it may be the first of a later one."""
+        start = self._range.start
+        if first.ledger == start.ledger or first.entry > 0:
+            raise DataLossError(
+                f"{self._range.topic}: the messages after {start} and before {first} are gone (a retention, their"
+                " ledger's end, a TTL or a quota let them go; failOnDataLoss=false goes on without them)"
+            )
