@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pulsar
 import pytest
-from heliograph_spark.run.sink import java_hash
+from heliograph_spark.run.producers import java_hash
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as f
 

@@ -18,12 +18,12 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from heliograph_spark.jobs.plan.pacing import shares
-from heliograph_spark.plan.connection import ask_admin, connected, topic_path
+from heliograph_spark.plan.connection import connected
 from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError, SchemaError
 from heliograph_spark.plan.options import Connection, WriteOptions, full_name, write_options
 from heliograph_spark.plan.positions import Position
 from heliograph_spark.plan.timestamps import write_moment
-from heliograph_spark.plan.topics import is_there
+from heliograph_spark.plan.topics import deduplicates, is_there
 from heliograph_spark.run.archived import DATE, archived_topics, read_archive
 from heliograph_spark.run.encoding import Encoder
 from heliograph_spark.run.schemas import METADATA, TopicSchema, columns_of, schema_of_topic
@@ -172,7 +172,7 @@ def _check_target(writing: WriteOptions, target: str) -> None:
     """Check that the topic deduplicates: only then the broker drops messages that are sent twice."""
     if writing.producer_name is None or writing.connection.admin_url is None:
         return
-    if ask_admin(writing.connection, f"{topic_path(target)}/deduplicationEnabled?applied=true") is not True:
+    if not deduplicates(writing.connection, target):
         raise JobError(
             f"{target} does not deduplicate, which --producer-name rests on: set it on the topic or leave it out"
         )

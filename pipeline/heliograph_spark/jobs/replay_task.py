@@ -17,7 +17,7 @@ from heliograph_spark.jobs.plan.pacing import Pacer
 from heliograph_spark.plan.errors import PulsarSourceError, named
 from heliograph_spark.plan.options import WriteOptions
 from heliograph_spark.run.encoding import Encoder
-from heliograph_spark.run.sink import Router, compression
+from heliograph_spark.run.producers import open_producer
 
 #: Messages of one key are in one bucket, and a bucket in one task; more tasks than this do not send.
 BUCKETS = 16
@@ -122,20 +122,7 @@ class Resender:
         return self._producers[known]
 
     def _open(self, name: str | None, bucket: int) -> pulsar.Producer:
-        # A batch is taken or dropped whole by the broker, so what has a sequence id is sent alone.
-        batched = self._writing.producer_name is None and not self._writing.producer.get("chunking_enabled")
-        settings: dict[str, Any] = {"batching_enabled": batched, **self._writing.producer}
-        if "compression_type" in settings:
-            settings["compression_type"] = compression(settings["compression_type"])
-        with named(f"writing to {self._target}"):
-            return self._client.create_producer(
-                self._target,
-                producer_name=name,
-                schema=self._encoder.schema(),
-                block_if_queue_full=True,
-                message_router=Router(bucket if name else None),
-                **settings,
-            )
+        return open_producer(self._client, self._target, self._encoder.schema(), self._writing, name, bucket)
 
     def _received(self, result: Any, _message_id: Any) -> None:
         if result == pulsar.Result.Ok:

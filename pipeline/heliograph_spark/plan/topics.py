@@ -55,6 +55,11 @@ def is_there(connection: Connection, topic: str) -> bool:
     return bool(parts.get("partitions")) or ask_admin(connection, f"{path}/stats") is not None
 
 
+def deduplicates(connection: Connection, topic: str) -> bool:
+    """Whether the topic drops messages that a producer sent before. Raises :class:`PulsarSourceError`."""
+    return ask_admin(connection, f"{topic_path(topic)}/deduplicationEnabled?applied=true") is True
+
+
 def _check_is_there(options: ReadOptions, topic: str) -> None:
     deadline = time.monotonic() + options.poll_timeout_ms / 1000
     while not is_there(options.connection, topic):

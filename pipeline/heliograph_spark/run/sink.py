@@ -9,9 +9,9 @@ batch of messages whole).
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pulsar
@@ -21,136 +21,145 @@ from pyspark.sql.types import StructType
 
 from heliograph_spark.plan.connection import connected
 from heliograph_spark.plan.errors import PulsarSourceError, named
+from heliograph_spark.plan.numbering import UNUSED, Numbering
 from heliograph_spark.plan.options import WriteOptions, full_name
+from heliograph_spark.plan.topics import deduplicates
 
 from .encoding import Encoder
+from .producers import open_producer
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Under this name Spark tells a task which micro-batch it is part of.
+#: Under these names Spark tells a task which query and which micro-batch it is part of.
+_QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-#: A micro-batch has fewer rows than this in one of Spark's partitions.
-_ROWS_PER_BATCH = 1 << 32
 
 
-class Router:
-    """The partition of a topic for a message: by its key as Java clients do, else in turn, or always one's own."""
+class Receipts:
+    """Looks at every receipt of one producer; ``stored`` messages of the batch were in the topic before it began."""
 
-    def __init__(self, own: int | None) -> None:
-        self._own = own
-        self._turn = 0
+    def __init__(self, topic: str, numbering: Numbering | None, stored: int) -> None:
+        self.stored = stored
+        self.taken = 0
+        self.dropped = 0
+        self._topic = topic
+        self._numbering = numbering
+        self._failure: str | None = None
 
-    def __call__(self, message: pulsar.Message, partitions: int) -> int:
-        if key := message.partition_key():
-            return java_hash(key) % partitions
-        if self._own is not None:
-            return self._own % partitions
-        self._turn += 1
-        return self._turn % partitions
+    def __call__(self, result: Any, message_id: Any) -> None:
+        if result != pulsar.Result.Ok:
+            self._failure = self._failure or f"the broker did not take a message: {result}"
+        elif message_id.ledger_id() >= 0:
+            self.taken += 1
+        else:
+            self.dropped += 1
+            # A client whose connection breaks sends again what it sent, so later ones may be dropped rightly.
+            if self._numbering is not None and not self.stored and not self.taken:
+                self._failure = self._failure or (
+                    f"the broker has dropped a message as sent before, but had none under {self._numbering.name}:"
+                    " another query sends under this name; choose another pulsar.producer.producerName"
+                )
+
+    def check(self) -> None:
+        """Raise :class:`PulsarSourceError` if a message was not taken, or was dropped without a reason."""
+        if self._failure is not None:
+            raise PulsarSourceError(f"writing to {self._topic}: {self._failure}")
 
 
-def java_hash(key: str) -> int:
-    """Return Java's ``String.hashCode`` of the key, without its sign: Pulsar's default for routing."""
-    value = 0
-    units = key.encode("utf-16-be")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
-
-
-class _Sender:
+class Sender:
     """Sends the rows of one task, through one producer for each topic that they name."""
 
-    def __init__(self, client: pulsar.Client, encoder: Encoder, options: WriteOptions, task: int, first: int) -> None:
+    def __init__(
+        self,
+        client: pulsar.Client,
+        encoder: Encoder,
+        options: WriteOptions,
+        task: int = 0,
+        numbering: Numbering | None = None,
+    ) -> None:
         self._client = client
         self._encoder = encoder
         self._options = options
         self._task = task
-        self._sequence = first
-        self._producers: dict[str, pulsar.Producer] = {}
-        self._failure: tuple[str, Any] | None = None
-
-    def _producer(self, topic: str) -> pulsar.Producer:
-        if topic not in self._producers:
-            # Chunks and the client's batches exclude each other, and each message with a sequence id is an entry.
-            batched = self._options.producer_name is None and not self._options.producer.get("chunking_enabled")
-            settings: dict[str, Any] = {
-                "batching_enabled": batched,
-                **self._options.producer,
-            }
-            if "compression_type" in settings:
-                settings["compression_type"] = compression(settings["compression_type"])
-            name = self._options.producer_name
-            with named(f"writing to {topic}"):
-                self._producers[topic] = self._client.create_producer(
-                    topic,
-                    producer_name=f"{name}-{self._task}" if name else None,
-                    schema=self._encoder.schema(),
-                    block_if_queue_full=True,
-                    message_router=Router(self._task if name else None),
-                    **settings,
-                )
-        return self._producers[topic]
+        self._numbering = numbering
+        self._rows = 0
+        self._producers: dict[str, tuple[pulsar.Producer, Receipts]] = {}
 
     def send(self, batch: pa.RecordBatch) -> None:
+        """Hand the rows to the client."""
         for row in batch.to_pylist(maps_as_pydicts="lossy"):
             topic = self._options.topic
             if topic is None:
                 if not row["__topic"]:
                     raise PulsarSourceError("a row does not say in its column '__topic' where it goes")
                 topic = full_name(row["__topic"])
-            producer = self._producer(topic)
-            self._sequence += 1
-            sequence = self._sequence if self._options.producer_name else None
+            if topic not in self._producers:
+                self._producers[topic] = self._opened(topic)
+            producer, receipts = self._producers[topic]
+            self._rows += 1
+            sequence = None if self._numbering is None else self._numbering.before + self._rows
             with named(f"writing to {topic}"):
                 producer.send_async(
-                    self._encoder.content(row), self._sent(topic), sequence_id=sequence, **self._encoder.metadata(row)
+                    self._encoder.content(row), receipts, sequence_id=sequence, **self._encoder.metadata(row)
                 )
-            self._check()
-
-    def _sent(self, topic: str) -> Any:
-        def receipt(result: Any, _message_id: Any) -> None:
-            if result != pulsar.Result.Ok and self._failure is None:
-                self._failure = topic, result
-
-        return receipt
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            topic, result = self._failure
-            raise PulsarSourceError(f"writing to {topic}: the broker did not take a message: {result}")
+            receipts.check()
 
     def finish(self) -> None:
         """Wait for every receipt. Raises :class:`PulsarSourceError` if one says that a message was not taken."""
-        for topic, producer in self._producers.items():
+        for topic, (producer, _) in self._producers.items():
             with named(f"writing to {topic}"):
                 producer.flush()
                 producer.close()
-        self._check()
+        for topic, (_, receipts) in self._producers.items():
+            receipts.check()
+            if receipts.dropped:
+                text = f"{topic} has {receipts.dropped} of {receipts.dropped + receipts.taken} messages already"
+                print(text, file=sys.stderr, flush=True)
+            if self._numbering is not None:
+                self._numbering.check_repeat(topic, receipts.stored, self._rows)
 
+    def _opened(self, topic: str) -> tuple[pulsar.Producer, Receipts]:
+        schema = self._encoder.schema()
+        if self._numbering is None:
+            return open_producer(self._client, topic, schema, self._options), Receipts(topic, None, 0)
+        producer = open_producer(self._client, topic, schema, self._options, self._numbering.name, self._task)
+        last = producer.last_sequence_id()
+        if last == UNUSED:
+            self._check_first_use(topic, self._numbering)
+        return producer, Receipts(topic, self._numbering, self._numbering.stored(topic, last))
 
-def compression(name: str) -> Any:
-    """Return the client's compression of that name. Raises :class:`PulsarSourceError`, naming those there are."""
-    kinds = {each: getattr(pulsar.CompressionType, each) for each in ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")}
-    for known, kind in kinds.items():
-        if known.upper() == name:
-            return kind
-    raise PulsarSourceError(f"pulsar.producer.compressionType: {name!r} is none of {', '.join(kinds)}")
+    def _check_first_use(self, topic: str, numbering: Numbering) -> None:
+        connection = self._options.connection
+        if connection.admin_url is not None and not deduplicates(connection, topic):
+            raise PulsarSourceError(
+                f"writing to {topic}: it does not deduplicate, which pulsar.producer.producerName rests on: set"
+                " deduplication on the topic or leave the name out"
+            )
+        if numbering.earlier is not None:
+            nothing = pulsar.schema.BytesSchema()
+            before = open_producer(self._client, topic, nothing, self._options, numbering.earlier, self._task)
+            last = before.last_sequence_id()
+            before.close()
+            numbering.check_earlier(topic, last)
 
 
 def _send(
-    batches: Iterator[pa.RecordBatch], columns: StructType, options: WriteOptions, first: int
+    batches: Iterator[pa.RecordBatch], columns: StructType, options: WriteOptions, numbering: Numbering | None
 ) -> WriterCommitMessage:
-    task = TaskContext.get()
-    assert task is not None
     encoder = Encoder(columns, topic_given=options.topic is not None)
     with connected(options.connection) as client:
-        sender = _Sender(client, encoder, options, task.partitionId(), first)
+        sender = Sender(client, encoder, options, _task().partitionId(), numbering)
         for batch in batches:
             sender.send(batch)
         sender.finish()
     return WriterCommitMessage()
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None
+    return task
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -159,12 +168,14 @@ class BatchSink(DataSourceArrowWriter):
     def __init__(self, columns: StructType, options: WriteOptions) -> None:
         Encoder(columns, topic_given=options.topic is not None)
         self._columns = columns
-        name = options.producer_name
-        # The next query starts its sequence again, which under the same name would be taken for this one's.
-        self._options = replace(options, producer_name=f"{name}-{uuid.uuid4().hex}") if name else options
+        self._options = options
+        # The next query starts its numbers again, which under the same name would be taken for this one's.
+        self._own = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _send(iterator, self._columns, self._options, 0)
+        name = self._options.producer_name
+        numbering = Numbering(f"{name}-{self._own}-{_task().partitionId()}", 0) if name else None
+        return _send(iterator, self._columns, self._options, numbering)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -176,11 +187,13 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        first = 0
-        if self._options.producer_name is not None:
-            task = TaskContext.get()
-            batch = task.getLocalProperty(_BATCH_ID) if task is not None else None
-            if batch is None:
-                raise PulsarSourceError("pulsar.producer.producerName: Spark does not say which micro-batch this is")
-            first = int(batch) * _ROWS_PER_BATCH
-        return _send(iterator, self._columns, self._options, first)
+        numbering = None
+        if (name := self._options.producer_name) is not None:
+            task = _task()
+            query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+            if query is None or batch is None:
+                raise PulsarSourceError(
+                    "pulsar.producer.producerName: Spark does not say which query and micro-batch this is"
+                )
+            numbering = Numbering.of_batch(name, query, task.partitionId(), int(batch))
+        return _send(iterator, self._columns, self._options, numbering)

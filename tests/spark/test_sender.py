@@ -1,0 +1,164 @@
+"""What one task sends, without Spark: rows go to a real broker, and what it must not send is refused."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pulsar
+import pyarrow as pa
+import pytest
+from heliograph_spark.jobs.replay_task import Resender
+from heliograph_spark.plan.connection import connected
+from heliograph_spark.plan.errors import PulsarSourceError
+from heliograph_spark.plan.numbering import Numbering
+from heliograph_spark.plan.options import WriteOptions, write_options
+from heliograph_spark.run.encoding import Encoder
+from heliograph_spark.run.producers import open_producer
+from heliograph_spark.run.sink import Sender
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import fresh_name, publish, read_all, rest
+from tests.support.polling import eventually
+
+VALUES = StructType().add("value", "binary")
+
+
+def deduplicating(broker: BrokerProcess) -> str:
+    """Make a namespace that keeps everything and deduplicates; returns the name of a topic in it."""
+    name = fresh_name()
+    rest(broker, "PUT", f"namespaces/public/{name}")
+    forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    rest(broker, "POST", f"namespaces/public/{name}/retention", forever)
+    rest(broker, "POST", f"namespaces/public/{name}/deduplication", True)
+    return f"persistent://public/{name}/target"
+
+
+def writing(broker: BrokerProcess, topic: str | None, **more: str) -> WriteOptions:
+    return write_options({"service.url": broker.service_url, **({"topic": topic} if topic else {}), **more})
+
+
+def rows(columns: StructType, *found: tuple[Any, ...]) -> pa.RecordBatch:
+    named = [dict(zip(columns.names, row, strict=True)) for row in found]
+    return pa.RecordBatch.from_pylist(named, schema=to_arrow_schema(columns))
+
+
+def send(options: WriteOptions, numbering: Numbering | None, *values: bytes) -> None:
+    """Send these as the rows of one task."""
+    with connected(options.connection) as client:
+        sender = Sender(client, Encoder(VALUES, topic_given=True), options, numbering=numbering)
+        sender.send(rows(VALUES, *((value,) for value in values)))
+        sender.finish()
+
+
+def stored(client: pulsar.Client, topic: str) -> list[bytes]:
+    return read_all(client.create_reader(topic, pulsar.MessageId.earliest))
+
+
+def of(batch: int, query: str = "query") -> Numbering:
+    return Numbering.of_batch("etl", query, 0, batch)
+
+
+def test_a_repeated_batch_and_another_query_of_the_name_lose_nothing(
+    broker: BrokerProcess, client: pulsar.Client, capfd: pytest.CaptureFixture[str]
+) -> None:
+    target = deduplicating(broker)
+    options = writing(broker, target)
+    send(options, of(7), b"1", b"2")
+    send(options, of(7), b"1", b"2", b"3")
+    assert f"{target} has 2 of 3 messages already" in capfd.readouterr().err
+    send(options, of(0, "other"), b"4")
+    assert stored(client, target) == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_batch_before_the_last_one_sent_is_refused_with_nothing_sent(
+    broker: BrokerProcess, client: pulsar.Client
+) -> None:
+    target = deduplicating(broker)
+    send(writing(broker, target), of(7), b"1")
+    with pytest.raises(PulsarSourceError, match="has had micro-batch 7, and this is 6"):
+        send(writing(broker, target), of(6), b"2")
+    assert stored(client, target) == [b"1"]
+
+
+def test_a_batch_that_an_earlier_release_began_to_send_is_refused_and_the_next_one_is_not(
+    broker: BrokerProcess, client: pulsar.Client
+) -> None:
+    target = deduplicating(broker)
+    before = client.create_producer(target, producer_name="etl-0")
+    before.send(b"1", sequence_id=(7 << 32) + 1)
+    before.close()
+    with pytest.raises(PulsarSourceError, match="sent under the producer name etl-0 by an earlier release"):
+        send(writing(broker, target), of(7), b"1", b"2")
+    assert stored(client, target) == [b"1"]
+    send(writing(broker, target), of(8), b"3")
+    assert stored(client, target) == [b"1", b"3"]
+
+
+def test_a_repetition_that_is_divided_otherwise_is_refused(broker: BrokerProcess, client: pulsar.Client) -> None:
+    target = deduplicating(broker)
+    send(writing(broker, target), of(7), b"1", b"2")
+    with pytest.raises(PulsarSourceError, match="the broker has 2 rows of this micro-batch"):
+        send(writing(broker, target), of(7), b"1")
+
+
+def test_a_topic_that_does_not_deduplicate_is_refused_where_the_broker_can_be_asked(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    options = writing(broker, topic, **{"admin.url": broker.http_url})
+    publish(client, topic, [b"0"])
+    with pytest.raises(PulsarSourceError, match=r"does not deduplicate, which pulsar\.producer\.producerName rests on"):
+        send(options, of(0), b"1")
+    assert stored(client, topic) == [b"0"]
+    send(replace(options, topic=deduplicating(broker)), of(0), b"1")
+
+
+def test_a_producer_waits_for_its_name_and_says_so(
+    broker: BrokerProcess, client: pulsar.Client, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = client.create_producer(topic, producer_name="etl")
+    opened: list[pulsar.Producer] = []
+    options = writing(broker, topic)
+    nothing = pulsar.schema.BytesSchema()
+    waiting = threading.Thread(target=lambda: opened.append(open_producer(client, topic, nothing, options, "etl")))
+    waiting.start()
+    printed: list[str] = []
+
+    def said() -> bool:
+        printed.append(capfd.readouterr().err)
+        return f"waiting for the producer name etl on {topic}, which is in use" in "".join(printed)
+
+    eventually(said, what="a word about the wait")
+    assert not opened
+    before.close()
+    waiting.join(60)
+    assert [each.producer_name() for each in opened] == ["etl"]
+
+
+def test_a_replay_waits_for_the_names_of_the_one_before(
+    broker: BrokerProcess, client: pulsar.Client, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = writing(broker, topic, **{"pulsar.producer.producerName": "again"})
+    encoder = Encoder(VALUES, topic_given=True)
+    row = {"task": 0, "bucket": 0, "source": "t", "ledger": 1, "entry": 0, "batch": -1}
+    row |= {"key": None, "event_ms": None, "properties": {}, "content": b"1"}
+    before = Resender(client, encoder, options, topic)
+    before.send(row)
+    after = Resender(client, encoder, options, topic)
+    sending = threading.Thread(target=after.send, args=(row | {"entry": 1, "content": b"2"},))
+    sending.start()
+    eventually(lambda: "waiting for the producer name again-" in capfd.readouterr().err, what="a word about the wait")
+    assert before.finish() == 1
+    sending.join(60)
+    assert after.finish() == 1
+    assert stored(client, topic) == [b"1", b"2"]
+
+
+def test_a_name_that_stays_in_use_is_refused_by_name(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    before = client.create_producer(topic, producer_name="etl")
+    with pytest.raises(PulsarSourceError, match="the producer name etl has been in use for 1 s"):
+        open_producer(client, topic, pulsar.schema.BytesSchema(), writing(broker, topic), "etl", busy_for_s=1)
+    before.close()
