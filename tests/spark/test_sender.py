@@ -1,4 +1,4 @@
-"""What one task sends, without Spark: rows go to a real broker, and what it must not send is refused."""
+"""The sending of one task, without Spark: rows go to a real broker, and wrong ones are refused."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def writing(broker: BrokerProcess, topic: str | None, **more: str) -> WriteOptio
 
 def rows(columns: StructType, *found: tuple[Any, ...]) -> pa.RecordBatch:
     named = [dict(zip(columns.names, row, strict=True)) for row in found]
-    return pa.RecordBatch.from_pylist(named, schema=to_arrow_schema(columns))
+    return pa.RecordBatch.from_pylist(named, schema=to_arrow_schema(columns, timezone="UTC"))
 
 
 def send(options: WriteOptions, numbering: Numbering | None, *values: bytes) -> None:
     """Send these as the rows of one task."""
     with connected(options.connection) as client:
-        sender = Sender(client, Encoder(VALUES, topic_given=True), options, numbering=numbering)
+        sender = Sender(client, VALUES, options, numbering=numbering)
         sender.send(rows(VALUES, *((value,) for value in values)))
         sender.finish()
 
@@ -127,11 +127,11 @@ def test_a_producer_waits_for_its_name_and_says_so(
     waiting.start()
     printed: list[str] = []
 
-    def said() -> bool:
+    def waits() -> bool:
         printed.append(capfd.readouterr().err)
         return f"waiting for the producer name etl on {topic}, which is in use" in "".join(printed)
 
-    eventually(said, what="a word about the wait")
+    eventually(waits, what="a word about the wait")
     assert not opened
     before.close()
     waiting.join(60)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import struct
+from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from heliograph_spark.decode.columns import METADATA_COLUMNS, EntryColumns
+from heliograph_spark.decode.columns import METADATA_COLUMNS, EntryColumns, UnfitValue, Values
+from heliograph_spark.decode.primitives import PRIMITIVE_TYPES
 from heliograph_spark.decode.values import values_of
 from heliograph_spark.plan.errors import SchemaError
 from heliograph_spark.wire.brokers import Brokers
 
+from .primitives import PRIMITIVES
 from .schemas import TopicSchema, columns_of
 
 _PARTITION = re.compile(r"-partition-(\d+)$")
@@ -45,9 +50,32 @@ def entry_columns(brokers: Brokers, topic: str, columns: StructType, schema: Top
         return bytes(written.schema.schema_data).decode()
 
     found = _PARTITION.search(topic)
-    return EntryColumns(
-        topic,
-        arrow,
-        partition=int(found[1]) if found else -1,
-        values=values_of(schema.kind, schema.definition, fields, definition_of),
-    )
+    if schema.kind in PRIMITIVES and schema.kind not in ("NONE", "BYTES", *PRIMITIVE_TYPES):
+        values: Values | None = _EachValue(schema.kind, fields)
+    else:
+        values = values_of(schema.kind, schema.definition, fields, definition_of)
+    return EntryColumns(topic, arrow, partition=int(found[1]) if found else -1, values=values)
+
+
+class _EachValue:
+    """Decodes the values of a primitive schema one by one."""
+
+    def __init__(self, kind: str, fields: pa.Schema) -> None:
+        self._kind = kind
+        self._decode = PRIMITIVES[kind].decode
+        self._types = [field.type for field in fields]
+
+    def columns(self, values: pa.Array, versions: pa.Array) -> Sequence[pa.Array]:
+        """Return the one column. Raises :class:`UnfitValue`."""
+        decoded: list[Any] = []
+        for row, value in enumerate(values.to_pylist()):
+            try:
+                decoded.append(None if value is None else self._decode(value))
+            except (ValueError, struct.error) as error:
+                raise UnfitValue(row, f"it is not {self._kind} as the topic's schema says: {error}") from error
+        return [
+            pa.array(decoded, pa.int64()).cast(kind)
+            if pa.types.is_timestamp(kind)
+            else pa.array(decoded, pa.int32()).cast(kind)
+            for kind in self._types
+        ]

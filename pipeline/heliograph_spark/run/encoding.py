@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +17,8 @@ from pyspark.sql import types as t
 from heliograph_spark.plan.errors import SchemaError
 from heliograph_spark.plan.timestamps import since_1970
 
+from .fitting import holds, record_for
+from .primitives import PRIMITIVES
 from .schemas import VALUE, TopicSchema
 
 #: Columns that say something of a message; reading gives two more, which only the broker can say.
@@ -29,16 +30,9 @@ _WRITTEN: dict[str, tuple[type[t.DataType], ...]] = {
 }
 _BY_BROKER = ("__messageId", "__publishTime")
 
-_PRIMITIVES: dict[type[t.DataType], tuple[str, Callable[[Any], bytes]]] = {
-    t.BinaryType: ("BYTES", bytes),
-    t.StringType: ("STRING", str.encode),
-    t.ByteType: ("INT8", struct.Struct(">b").pack),
-    t.ShortType: ("INT16", struct.Struct(">h").pack),
-    t.IntegerType: ("INT32", struct.Struct(">i").pack),
-    t.LongType: ("INT64", struct.Struct(">q").pack),
-    t.FloatType: ("FLOAT", struct.Struct(">f").pack),
-    t.DoubleType: ("DOUBLE", struct.Struct(">d").pack),
-}
+#: A value whose topic has no schema gets this one; the client cannot register those of booleans and times.
+_REGISTERED = ("BYTES", "STRING", "INT8", "INT16", "INT32", "INT64", "FLOAT", "DOUBLE")
+_PRIMITIVES: dict[type[t.DataType], str] = {type(PRIMITIVES[kind].column): kind for kind in _REGISTERED}
 _AVRO: dict[type[t.DataType], Any] = {
     t.BooleanType: "boolean",
     t.ByteType: "int",
@@ -52,6 +46,9 @@ _AVRO: dict[type[t.DataType], Any] = {
     t.DateType: {"type": "int", "logicalType": "date"},
     t.TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
 }
+
+#: What the encoders raise for a value that is none of the schema's.
+_UNFIT = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 def avro_definition(kind: t.DataType, name: str) -> Any:
@@ -90,24 +87,28 @@ class _Sent(pulsar.schema.Schema):
         return data
 
 
-def _fitting(schema: TopicSchema, names: list[str]) -> Any:
-    """Return the definition, if a record of these columns can be written with it."""
-    if schema.definition is None:
-        raise SchemaError(f"the topic's schema is {schema.kind}, and the columns {', '.join(names)} are a record")
-    definition = json.loads(schema.definition)
-    fields = {field["name"]: field for field in definition.get("fields", ())}
-    if others := [name for name in names if name not in fields]:
-        raise SchemaError(f"column {others[0]!r} is not a field of the topic's schema, which has {', '.join(fields)}")
-    for name, field in fields.items():
-        if name not in names and "default" not in field and "null" not in field["type"]:
-            raise SchemaError(f"field {name!r} of the topic's schema has no column and no default")
-    return definition
-
-
 def _in_json(value: Any) -> Any:
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
+        # As Java's JSON schema writes and reads it.
+        return base64.b64encode(value).decode("ascii")
     raise TypeError(f"JSON has no type for {type(value).__name__}")
+
+
+def _plain(values: Sequence[t.StructField], schema: TopicSchema) -> Callable[[Any], bytes]:
+    """Return what encodes the column ``value`` for a topic of a primitive schema."""
+    primitive = PRIMITIVES.get(schema.kind)
+    if primitive is None:
+        raise SchemaError(f"the topic's schema is {schema.kind}, which cannot be written here")
+    if [field.name for field in values] != [VALUE]:
+        names = ", ".join(field.name for field in values)
+        raise SchemaError(f"the topic's schema is {schema.kind}, and the columns {names} are a record")
+    given = values[0].dataType
+    if not holds(primitive.column, given):
+        raise SchemaError(
+            f"column 'value' is {given.simpleString()}, and the topic's schema is {schema.kind}:"
+            f" {primitive.column.simpleString()}"
+        )
+    return primitive.encode
 
 
 class Encoder:
@@ -136,20 +137,22 @@ class Encoder:
         self._names = [field.name for field in values]
         self._written = [field.name for field in columns.fields if field.name in _WRITTEN]
         self._plain: Callable[[Any], bytes] | None = None
+        self._definition: Any = None
         kind = values[0].dataType
-        if self._names == [VALUE] and type(kind) in _PRIMITIVES:
-            self._kind, self._plain = _PRIMITIVES[type(kind)]
-            self._definition = None
-            if schema is not None and schema.kind != self._kind:
-                raise SchemaError(f"column 'value' is {kind.simpleString()}, and the topic's schema {schema.kind}")
-            return
-        self._kind = "AVRO"
-        if schema is None:
-            self._definition = avro_definition(t.StructType(values), "row")
-        else:
+        if schema is not None and schema.definition is not None:
             self._kind = schema.kind
-            self._definition = _fitting(schema, self._names)
-        self._parsed = fastavro.parse_schema(json.loads(json.dumps(self._definition)))
+            self._definition = record_for(values, schema)
+        elif schema is not None:
+            self._kind = schema.kind
+            self._plain = _plain(values, schema)
+        elif self._names == [VALUE] and type(kind) in _PRIMITIVES:
+            self._kind = _PRIMITIVES[type(kind)]
+            self._plain = PRIMITIVES[self._kind].encode
+        else:
+            self._kind = "AVRO"
+            self._definition = avro_definition(t.StructType(values), "row")
+        if self._definition is not None:
+            self._parsed = fastavro.parse_schema(json.loads(json.dumps(self._definition)))
 
     @property
     def kind(self) -> str:
@@ -157,19 +160,38 @@ class Encoder:
         return self._kind
 
     def schema(self) -> pulsar.schema.Schema:
-        """Return the schema that the producer registers with the topic; bytes are sent without any."""
-        return pulsar.schema.BytesSchema() if self._kind == "BYTES" else _Sent(self._kind, self._definition)
+        """Return the schema that the producer registers with the topic; bytes are sent without any.
+
+        So are values of a kind that the client does not know.
+        """
+        known = self._definition is not None or self._kind in _REGISTERED[1:]
+        return _Sent(self._kind, self._definition) if known else pulsar.schema.BytesSchema()
 
     def content(self, row: dict[str, Any]) -> bytes | None:
-        """Return the message itself; None for a ``value`` that is null, which is a message without one."""
+        """Return the message itself; None for a ``value`` that is null, which is a message without one.
+
+        Raises :class:`SchemaError`, naming the field, for a row that does not fit.
+        """
         if self._plain is not None:
             return None if row[VALUE] is None else self._plain(row[VALUE])
         record = {name: row[name] for name in self._names}
-        if self._kind == "JSON":
-            return json.dumps(record, ensure_ascii=False, default=_in_json).encode()
-        buffer = io.BytesIO()
-        fastavro.schemaless_writer(buffer, self._parsed, record)
-        return buffer.getvalue()
+        try:
+            if self._kind == "JSON":
+                fastavro.validate(record, self._parsed)
+                return json.dumps(record, ensure_ascii=False, default=_in_json).encode()
+            buffer = io.BytesIO()
+            fastavro.schemaless_writer(buffer, self._parsed, record)
+            return buffer.getvalue()
+        except (fastavro.validation.ValidationError, *_UNFIT) as error:
+            raise SchemaError(f"a row does not fit the schema: {self._unfit(record) or error}") from error
+
+    def _unfit(self, record: dict[str, Any]) -> str:
+        """Return which fields of the record do not fit, and why; empty if that cannot be found."""
+        try:
+            fastavro.validate(record, self._parsed)
+        except fastavro.validation.ValidationError as error:
+            return "; ".join(str(each) for each in error.errors)
+        return ""
 
     def metadata(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of the client's ``send`` beside the content.
@@ -182,7 +204,7 @@ class Encoder:
             try:
                 found["partition_key"] = key.decode() if isinstance(key, bytes) else key
             except UnicodeDecodeError as error:
-                raise SchemaError(f"column '__key': {key!r} is not UTF-8, which the client's keys are") from error
+                raise SchemaError(f"column '__key': {key.hex()} is not UTF-8, which the client's keys are") from error
         if isinstance(event_time, datetime):
             found["event_timestamp"] = since_1970(event_time)
         if properties:

@@ -71,7 +71,7 @@ def open_producer(
     if "compression_type" in settings:
         settings["compression_type"] = compression(settings["compression_type"])
     began = time.monotonic()
-    told = began
+    printed_at = began
     while True:
         try:
             with named(f"writing to {topic}"):
@@ -92,8 +92,8 @@ def open_producer(
                     f"writing to {topic}: the producer name {name} has been in use for {busy_for_s:.0f} s; only one"
                     " query can use it at a time"
                 ) from error
-            if told == began or now - told > _TELL_AFTER_S:
-                told = now
+            if printed_at == began or now - printed_at > _TELL_AFTER_S:
+                printed_at = now
                 text = f"waiting for the producer name {name} on {topic}, which is in use"
                 print(text, file=sys.stderr, flush=True)
             time.sleep(1)

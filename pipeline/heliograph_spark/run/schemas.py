@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from pyspark.sql import types as t
 
 from heliograph_spark.plan.errors import SchemaError
 from heliograph_spark.wire.brokers import Brokers
+
+from .primitives import PRIMITIVES, UNNAMED
 
 METADATA = t.StructType(
     [
@@ -27,21 +29,6 @@ METADATA = t.StructType(
 VALUE = "value"
 _RAW_HINT = "allowDifferentTopicSchemas=true gives the bytes"
 
-_PRIMITIVES: dict[str, t.DataType] = {
-    "NONE": t.BinaryType(),
-    "BYTES": t.BinaryType(),
-    "STRING": t.StringType(),
-    "INT8": t.ByteType(),
-    "INT16": t.ShortType(),
-    "INT32": t.IntegerType(),
-    "INT64": t.LongType(),
-    "FLOAT": t.FloatType(),
-    "DOUBLE": t.DoubleType(),
-    "BOOLEAN": t.BooleanType(),
-    "DATE": t.DateType(),
-    "TIME": t.TimestampType(),
-    "TIMESTAMP": t.TimestampType(),
-}
 _AVRO: dict[str, t.DataType] = {
     "null": t.NullType(),
     "boolean": t.BooleanType(),
@@ -79,8 +66,7 @@ def schema_of_topic(brokers: Brokers, topic: str) -> TopicSchema:
     found = brokers.schema(topic)
     if found is None:
         return RAW
-    name = wire.Schema.Type.Name(found.schema.type)
-    kind = "BOOLEAN" if name == "Bool" else name.upper()
+    kind = UNNAMED.get(found.schema.type) or wire.Schema.Type.Name(found.schema.type).upper()
     return TopicSchema(kind, found.schema.schema_data.decode() if kind in ("AVRO", "JSON") else None)
 
 
@@ -135,11 +121,24 @@ def columns_of(schema: TopicSchema, topic: str) -> t.StructType:
         if not isinstance(record, t.StructType):
             raise SchemaError(f"the schema of {topic} is no record; {_RAW_HINT}")
         values = list(record.fields)
-    elif schema.kind in _PRIMITIVES:
-        values = [t.StructField(VALUE, _PRIMITIVES[schema.kind])]
+    elif schema.kind in PRIMITIVES:
+        values = [t.StructField(VALUE, PRIMITIVES[schema.kind].column)]
     else:
         raise SchemaError(f"the schema of {topic} is of type {schema.kind}, which has no columns here; {_RAW_HINT}")
     return t.StructType([*values, *METADATA.fields])
+
+
+def field_types(schema: TopicSchema, names: Collection[str]) -> dict[str, t.DataType]:
+    """Return Spark's types of these fields of a record. Raises :class:`SchemaError`, naming the field."""
+    types = _Types("the topic's schema", logical=schema.kind == "AVRO")
+    found = {}
+    for field in _parsed(schema)["fields"]:
+        try:
+            found[field["name"]] = types.of(field["type"], field["name"])
+        except SchemaError as error:
+            if field["name"] in names:
+                raise SchemaError(str(error).removesuffix(f"; {_RAW_HINT}")) from error
+    return found
 
 
 class _Types:

@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING, Any
 import pulsar
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructType
 
 from heliograph_spark.plan.connection import connected
-from heliograph_spark.plan.errors import PulsarSourceError, named
+from heliograph_spark.plan.errors import PulsarSourceError, SchemaError, named
 from heliograph_spark.plan.numbering import UNUSED, Numbering
 from heliograph_spark.plan.options import WriteOptions, full_name
 from heliograph_spark.plan.topics import deduplicates
+from heliograph_spark.wire.brokers import shared
 
 from .encoding import Encoder
 from .producers import open_producer
+from .schemas import VALUE, TopicSchema, field_types, schema_of_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,18 +75,18 @@ class Sender:
     def __init__(
         self,
         client: pulsar.Client,
-        encoder: Encoder,
+        columns: StructType,
         options: WriteOptions,
         task: int = 0,
         numbering: Numbering | None = None,
     ) -> None:
         self._client = client
-        self._encoder = encoder
+        self._columns = columns
         self._options = options
         self._task = task
         self._numbering = numbering
         self._rows = 0
-        self._producers: dict[str, tuple[pulsar.Producer, Receipts]] = {}
+        self._open: dict[str, tuple[pulsar.Producer, Encoder, Receipts]] = {}
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Hand the rows to the client."""
@@ -94,24 +96,27 @@ class Sender:
                 if not row["__topic"]:
                     raise PulsarSourceError("a row does not say in its column '__topic' where it goes")
                 topic = full_name(row["__topic"])
-            if topic not in self._producers:
-                self._producers[topic] = self._opened(topic)
-            producer, receipts = self._producers[topic]
+            if topic not in self._open:
+                encoder = self._encoder(topic)
+                self._open[topic] = self._producer(topic, encoder)
+            producer, encoder, receipts = self._open[topic]
             self._rows += 1
             sequence = None if self._numbering is None else self._numbering.before + self._rows
+            try:
+                content, metadata = encoder.content(row), encoder.metadata(row)
+            except SchemaError as error:
+                raise SchemaError(f"writing to {topic}: {error}") from error
             with named(f"writing to {topic}"):
-                producer.send_async(
-                    self._encoder.content(row), receipts, sequence_id=sequence, **self._encoder.metadata(row)
-                )
+                producer.send_async(content, receipts, sequence_id=sequence, **metadata)
             receipts.check()
 
     def finish(self) -> None:
         """Wait for every receipt. Raises :class:`PulsarSourceError` if one says that a message was not taken."""
-        for topic, (producer, _) in self._producers.items():
+        for topic, (producer, _, _) in self._open.items():
             with named(f"writing to {topic}"):
                 producer.flush()
                 producer.close()
-        for topic, (_, receipts) in self._producers.items():
+        for topic, (_, _, receipts) in self._open.items():
             receipts.check()
             if receipts.dropped:
                 text = f"{topic} has {receipts.dropped} of {receipts.dropped + receipts.taken} messages already"
@@ -119,15 +124,25 @@ class Sender:
             if self._numbering is not None:
                 self._numbering.check_repeat(topic, receipts.stored, self._rows)
 
-    def _opened(self, topic: str) -> tuple[pulsar.Producer, Receipts]:
-        schema = self._encoder.schema()
+    def _encoder(self, topic: str) -> Encoder:
+        """Return what encodes rows for the topic, by its own schema if it has one."""
+        schema: TopicSchema | None = schema_of_topic(shared(self._options.connection), topic)
+        try:
+            if schema is not None and (schema.kind in ("NONE", "BYTES") or _are_bytes(self._columns, schema)):
+                schema = None
+            return Encoder(self._columns, topic_given=self._options.topic is not None, schema=schema)
+        except SchemaError as error:
+            raise SchemaError(f"writing to {topic}: {error}") from error
+
+    def _producer(self, topic: str, encoder: Encoder) -> tuple[pulsar.Producer, Encoder, Receipts]:
         if self._numbering is None:
-            return open_producer(self._client, topic, schema, self._options), Receipts(topic, None, 0)
-        producer = open_producer(self._client, topic, schema, self._options, self._numbering.name, self._task)
+            producer = open_producer(self._client, topic, encoder.schema(), self._options)
+            return producer, encoder, Receipts(topic, None, 0)
+        producer = open_producer(self._client, topic, encoder.schema(), self._options, self._numbering.name, self._task)
         last = producer.last_sequence_id()
         if last == UNUSED:
             self._check_first_use(topic, self._numbering)
-        return producer, Receipts(topic, self._numbering, self._numbering.stored(topic, last))
+        return producer, encoder, Receipts(topic, self._numbering, self._numbering.stored(topic, last))
 
     def _check_first_use(self, topic: str, numbering: Numbering) -> None:
         connection = self._options.connection
@@ -144,12 +159,19 @@ class Sender:
             numbering.check_earlier(topic, last)
 
 
+def _are_bytes(columns: StructType, schema: TopicSchema) -> bool:
+    """Whether the rows are messages as they are: bytes in ``value``, which is no field of the topic's own."""
+    names = [name for name in columns.names if not name.startswith("__")]
+    if names != [VALUE] or not isinstance(columns[VALUE].dataType, BinaryType):
+        return False
+    return schema.definition is None or VALUE not in field_types(schema, ())
+
+
 def _send(
     batches: Iterator[pa.RecordBatch], columns: StructType, options: WriteOptions, numbering: Numbering | None
 ) -> WriterCommitMessage:
-    encoder = Encoder(columns, topic_given=options.topic is not None)
     with connected(options.connection) as client:
-        sender = Sender(client, encoder, options, _task().partitionId(), numbering)
+        sender = Sender(client, columns, options, _task().partitionId(), numbering)
         for batch in batches:
             sender.send(batch)
         sender.finish()
