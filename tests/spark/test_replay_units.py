@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pulsar
 import pytest
 from heliograph_spark.jobs.plan.pacing import Pacer, shares
+from heliograph_spark.jobs.replay import message_of
 from heliograph_spark.jobs.replay_task import epoch_of, sequence_of
 from heliograph_spark.plan.errors import OptionError, PulsarSourceError
 from heliograph_spark.plan.timestamps import parse_moment, write_moment
@@ -78,6 +80,15 @@ def test_sequence_ids_count_within_the_epoch_of_a_ledger_id(place: tuple[int, in
 def test_a_message_id_beyond_what_a_sequence_id_holds_is_refused(place: tuple[int, int, int]) -> None:
     with pytest.raises(PulsarSourceError, match="cannot have a sequence id"):
         sequence_of(*place)
+
+
+def test_a_message_without_a_sequence_id_is_refused_before_anything_is_sent() -> None:
+    encoder = Encoder(StructType().add("value", "string"), topic_given=True)
+    beyond = pulsar.MessageId(-1, 7, 1 << 20, -1).serialize()
+    row = {"value": "x", "__messageId": beyond, "__topic": "t", "__publishTime": 0}
+    assert message_of(row, encoder, ["value"], 1, numbered=False)["entry"] == 1 << 20
+    with pytest.raises(PulsarSourceError, match="message 7:1048576:-1 cannot have a sequence id"):
+        message_of(row, encoder, ["value"], 1, numbered=True)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from heliograph_spark.run.schemas import METADATA, TopicSchema, columns_of, sche
 from heliograph_spark.run.session import Broker, progress
 from heliograph_spark.wire.brokers import shared
 
-from .replay_task import BUCKETS, Resender
+from .replay_task import BUCKETS, Resender, sequence_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,7 +105,8 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     schema, columns = _written_as(writing.connection, source, target, rows.schema)
     _check_target(writing, target)
     tasks = min(BUCKETS, spark.sparkContext.defaultParallelism)
-    prepared = _prepared(rows, columns, schema, tasks).persist(StorageLevel.DISK_ONLY)
+    numbered = writing.producer_name is not None
+    prepared = _prepared(rows, columns, schema, tasks, numbered=numbered).persist(StorageLevel.DISK_ONLY)
     try:
         counts = {row.task: row["count"] for row in prepared.groupBy("task").count().collect()}
         total = sum(counts.values())
@@ -182,8 +183,13 @@ def _encoder(columns: t.StructType, schema: TopicSchema | None) -> Encoder:
     return Encoder(columns, topic_given=True, schema=schema)
 
 
-def _prepared(rows: DataFrame, columns: t.StructType, schema: TopicSchema | None, tasks: int) -> DataFrame:
-    """Return the messages as they will be sent: each key's in one task, in order."""
+def _prepared(
+    rows: DataFrame, columns: t.StructType, schema: TopicSchema | None, tasks: int, *, numbered: bool
+) -> DataFrame:
+    """Return the messages as they will be sent: each key's in one task, in order.
+
+    If they are ``numbered``, each one has to have a sequence id.
+    """
 
     def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -193,7 +199,8 @@ def _prepared(rows: DataFrame, columns: t.StructType, schema: TopicSchema | None
         names = columns.names
         arrow = to_arrow_schema(_ENCODED)
         for batch in batches:
-            found = [_message(row, encoder, names, tasks) for row in batch.to_pylist(maps_as_pydicts="lossy")]
+            rows = batch.to_pylist(maps_as_pydicts="lossy")
+            found = [message_of(row, encoder, names, tasks, numbered=numbered) for row in rows]
             yield pa.RecordBatch.from_pylist(found, schema=arrow)
 
     encoded: DataFrame = rows.withColumn("__publishTime", f.unix_millis("__publishTime")).mapInArrow(encode, _ENCODED)
@@ -201,9 +208,17 @@ def _prepared(rows: DataFrame, columns: t.StructType, schema: TopicSchema | None
     return in_tasks.sortWithinPartitions("source", "ledger", "entry", "batch")
 
 
-def _message(row: dict[str, Any], encoder: Encoder, names: list[str], tasks: int) -> dict[str, Any]:
+def message_of(
+    row: dict[str, Any], encoder: Encoder, names: list[str], tasks: int, *, numbered: bool
+) -> dict[str, Any]:
+    """Return an archived row as it will be sent, while nothing is sent yet.
+
+    Raises :class:`PulsarSourceError` if it does not fit the schema, or is to be ``numbered`` and its id has no number.
+    """
     at = Position.of(pulsar.MessageId.deserialize(bytes(row["__messageId"])))
     source = row["__topic"]
+    if numbered:
+        sequence_of(at.ledger, at.entry, at.batch)
     sent = encoder.metadata(row)
     key = sent.get("partition_key")
     bucket = zlib.crc32((source if key is None else key).encode()) % BUCKETS
