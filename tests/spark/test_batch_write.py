@@ -83,7 +83,7 @@ def _java(text: str) -> int:
         ("'x' AS __key", "t", "there is no column to write"),
         ("'x' AS value", "", "of the option topic and the column '__topic' is given"),
         ("'x' AS value, 1 AS __key", "t", "column '__key' cannot be int"),
-        ("'x' AS value, X'ff' AS __key", "t", "column '__key': b'\\xff' is not UTF-8"),
+        ("'x' AS value, X'ff' AS __key", "t", "column '__key': ff is not UTF-8"),
         ("interval 1 day AS a", "t", "Avro has no type for interval day"),
     ],
 )

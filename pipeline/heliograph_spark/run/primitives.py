@@ -20,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """How one value is a message.
+    """One value as a message.
 
     ``decode`` gives what Arrow takes for the column: a time is in microseconds, a day in days since 1970. It raises
     ``ValueError`` or ``struct.error`` for other bytes.
