@@ -12,7 +12,7 @@ import pulsar
 from heliograph_spark.plan.errors import PulsarSourceError, named
 from heliograph_spark.plan.options import WriteOptions
 
-#: A broker keeps the producer of a dead connection for up to two keep-alives, which are 30 s by default; seconds.
+#: A broker keeps the producer of a dead connection for up to two keep-alive intervals of 30 s by default; seconds.
 _BUSY_FOR_S = 90.0
 _TELL_AFTER_S = 10.0
 
