@@ -74,6 +74,20 @@ def test_a_repeated_batch_and_another_query_of_the_name_lose_nothing(
     assert stored(client, target) == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.parametrize("name", ["", "etl-write-0"])
+def test_the_rows_of_an_attempt_that_failed_are_stored_once_with_a_name_and_twice_without(
+    broker: BrokerProcess, client: pulsar.Client, name: str
+) -> None:
+    target = deduplicating(broker)
+    options, numbering = writing(broker, target), Numbering(name, 0) if name else None
+    with connected(options.connection) as lost:
+        attempt = Sender(lost, VALUES, options, numbering=numbering)
+        attempt.send(rows(VALUES, (b"1",), (b"2",)))
+        eventually(lambda: len(stored(client, target)) == 2, what="the rows of the first attempt")
+    send(options, numbering, b"1", b"2", b"3")
+    assert stored(client, target) == [*([] if name else [b"1", b"2"]), b"1", b"2", b"3"]
+
+
 def test_a_batch_before_the_last_one_sent_is_refused_with_nothing_sent(
     broker: BrokerProcess, client: pulsar.Client
 ) -> None:
