@@ -111,6 +111,10 @@ def replay_command(
     end: Annotated[
         str | None, typer.Option("--until", metavar="TIME", help="End of the publish times, excluded.")
     ] = None,
+    order: Annotated[
+        str,
+        typer.Option(metavar="publish|event", help="Time by which the partitions of the archived topic are merged."),
+    ] = "publish",
     rate: Annotated[float | None, typer.Option(help="Limit of messages per second, over all tasks.")] = None,
     producer_name: Annotated[
         str | None,
@@ -128,6 +132,9 @@ def replay_command(
 
     from .jobs.replay import ReplayOptions, replay
 
+    if order not in ("publish", "event"):
+        raise typer.BadParameter(f"{order!r} is neither publish nor event", param_hint="'--order'")
+
     def work(spark: SparkSession) -> Result:
         options = ReplayOptions(
             broker=Broker(service_url, admin_url, pairs("--option", option)),
@@ -138,6 +145,7 @@ def replay_command(
             until_ms=None if end is None else parse_moment("--until", end),
             rate=rate,
             producer_name=producer_name,
+            order="publish" if order == "publish" else "event",
         )
         return replay(spark, options)
 

@@ -1,20 +1,23 @@
-"""Decisions of a replay without Spark: a task's rate, the order of sequence ids, the meaning of a moment."""
+"""Decisions of a replay without Spark: a task's rate, the order of messages, the meaning of a moment."""
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pulsar
 import pytest
 from heliograph_spark.jobs.plan.pacing import Pacer, shares
 from heliograph_spark.jobs.replay import message_of
-from heliograph_spark.jobs.replay_task import epoch_of, sequence_of
+from heliograph_spark.jobs.replay_task import UnderWay, epoch_of, sequence_of
 from heliograph_spark.plan.errors import OptionError, PulsarSourceError
 from heliograph_spark.plan.timestamps import parse_moment, write_moment
 from heliograph_spark.run.encoding import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
+
+from tests.support.polling import eventually
 
 
 class Clock:
@@ -85,10 +88,40 @@ def test_a_message_id_beyond_what_a_sequence_id_holds_is_refused(place: tuple[in
 def test_a_message_without_a_sequence_id_is_refused_before_anything_is_sent() -> None:
     encoder = Encoder(StructType().add("value", "string"), topic_given=True)
     beyond = pulsar.MessageId(-1, 7, 1 << 20, -1).serialize()
-    row = {"value": "x", "__messageId": beyond, "__topic": "t", "__publishTime": 0}
-    assert message_of(row, encoder, ["value"], 1, numbered=False)["entry"] == 1 << 20
+    row = {"value": "x", "__messageId": beyond, "__topic": "t", "__publishTime": 0, "__number": 0}
+    assert message_of(row, encoder, ["value"], 1, 1, numbered=False)["entry"] == 1 << 20
     with pytest.raises(PulsarSourceError, match="message 7:1048576:-1 cannot have a sequence id"):
-        message_of(row, encoder, ["value"], 1, numbered=True)
+        message_of(row, encoder, ["value"], 1, 1, numbered=True)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_key_goes_on_with_another_producer_when_the_first_ones_messages_are_stored(stored: bool) -> None:
+    under_way = UnderWay()
+    under_way.begin("k", "first")
+    under_way.begin("k", "first")
+    under_way.begin("other", "second")
+    begun = threading.Event()
+
+    def go_on() -> None:
+        under_way.begin("k", "second")
+        begun.set()
+
+    waiting = threading.Thread(target=go_on, daemon=True)
+    waiting.start()
+    under_way.end("k", stored=True)
+    assert not begun.wait(0.2)
+    under_way.end("k", stored=stored)
+    eventually(begun.is_set, what="the key going on")
+    # The second producer sends its next message at once.
+    under_way.begin("k", "second")
+
+
+def test_a_failure_lets_no_key_wait() -> None:
+    under_way = UnderWay()
+    under_way.begin("k", "first")
+    under_way.begin("other", "first")
+    under_way.end("other", stored=False)
+    under_way.begin("k", "second")
 
 
 @pytest.mark.parametrize(

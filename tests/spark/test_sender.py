@@ -157,11 +157,11 @@ def test_a_replay_waits_for_the_names_of_the_one_before(
 ) -> None:
     options = writing(broker, topic, **{"pulsar.producer.producerName": "again"})
     encoder = Encoder(VALUES, topic_given=True)
-    row = {"task": 0, "bucket": 0, "source": "t", "ledger": 1, "entry": 0, "batch": -1}
+    row = {"task": 0, "partition": 0, "source": "t", "ledger": 1, "entry": 0, "batch": -1}
     row |= {"key": None, "event_ms": None, "properties": {}, "content": b"1"}
-    before = Resender(client, encoder, options, topic)
+    before = Resender(client, encoder, options, [topic], topic)
     before.send(row)
-    after = Resender(client, encoder, options, topic)
+    after = Resender(client, encoder, options, [topic], topic)
     sending = threading.Thread(target=after.send, args=(row | {"entry": 1, "content": b"2"},))
     sending.start()
     eventually(lambda: "waiting for the producer name again-" in capfd.readouterr().err, what="a word about the wait")

@@ -2,7 +2,7 @@
 
 The last message is the one with the highest position in the topic, as the broker's own compaction sees it; a message
 with a null or an empty value deletes its key, and messages without a key are left out. Where a key is in several
-partitions, since their number has changed, the latest publish time of their last messages decides.
+partitions, since their number has changed, :mod:`.order` says which message is the last.
 
 Each topic is one table, recreated from the whole archive: a later message can delete a key, or bring it back, and what
 was deleted is in no table. If no file was added to the archive the table stays as it is. A table is a directory
@@ -20,13 +20,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import struct
 import time
 import uuid
 from dataclasses import dataclass, field, replace
 
-import pandas as pd
-import pulsar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,11 +32,12 @@ from pyspark.sql.types import BinaryType, StringType
 
 from heliograph_spark.plan.errors import JobError, MissingFileError, PulsarSourceError
 from heliograph_spark.plan.options import full_name
-from heliograph_spark.plan.positions import Position
 from heliograph_spark.run.archived import DATE, archived_topics, read_archive, topic_directory
 from heliograph_spark.run.files import STAGING, Directory, stage
 from heliograph_spark.run.schemas import METADATA, VALUE
 from heliograph_spark.run.session import progress, reason
+
+from .order import number_of, place
 
 _VERSION = re.compile(r"_version-(\d{8})\.json")
 #: A table, or what an earlier release left of a file that was to name one.
@@ -218,25 +216,16 @@ def _clean_up(root: Directory, directory: Directory, encoded: str) -> int:
 def last_values(rows: DataFrame) -> DataFrame:
     """Return the last row of each key, from rows with the columns of messages, without the keys that it deletes."""
     columns = [name for name in rows.columns if name != DATE]
-    place = f.pandas_udf(_places, BinaryType())  # type: ignore[call-overload, unused-ignore]
     message = f.struct(*[f.col(f"`{name}`") for name in columns])
     keyed = rows.where("__key IS NOT NULL").select(
-        "__key", "__topic", message.alias("message"), place("__messageId").alias("place")
+        "__key", "__topic", "__publishTime", message.alias("message"), place(f.col("__messageId")).alias("place")
     )
-    each = keyed.groupBy("__key", "__topic").agg(f.max_by("message", "place").alias("message"))
-    latest = f.struct("message.__publishTime", "message.__topic")
+    each = keyed.groupBy("__key", "__topic").agg(
+        f.max_by("message", "place").alias("message"), f.max("__publishTime").alias("published")
+    )
+    latest = f.struct("published", number_of(f.col("__topic")))
     whole = each.groupBy("__key").agg(f.max_by("message", latest).alias("message")).select("message.*")
     return whole.where(_has_value(rows))
-
-
-def _places(ids: pd.Series) -> pd.Series:
-    """Message ids as bytes that are ordered as the messages of a partition are."""
-    return ids.map(_place)
-
-
-def _place(message_id: bytes) -> bytes:
-    at = Position.of(pulsar.MessageId.deserialize(bytes(message_id)))
-    return struct.pack(">QQI", at.ledger, at.entry, at.batch + 1)
 
 
 def _has_value(rows: DataFrame) -> Column:

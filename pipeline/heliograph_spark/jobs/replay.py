@@ -2,18 +2,21 @@
 
 Everything is read, encoded and put in order before the first message is sent, on the executors' disks: a file that
 cannot be read or a row that does not fit the topic ends the job while the topic is as it was.
+
+What goes to one partition of the target is sent by one task, in one order: the partitions of the original topic are
+merged by their times. A key keeps its order, as :mod:`.order` says. The sequence ids of a run with a producer name go
+up with the positions in each original partition, so there the merge keeps the order of all positions.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pulsar
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
@@ -26,11 +29,13 @@ from heliograph_spark.plan.timestamps import write_moment
 from heliograph_spark.plan.topics import deduplicates, is_there
 from heliograph_spark.run.archived import DATE, archived_topics, read_archive
 from heliograph_spark.run.encoding import Encoder
+from heliograph_spark.run.producers import java_hash
 from heliograph_spark.run.schemas import METADATA, TopicSchema, columns_of, schema_of_topic
 from heliograph_spark.run.session import Broker, progress
 from heliograph_spark.wire.brokers import shared
 
-from .replay_task import BUCKETS, Resender, sequence_of
+from .order import number_of
+from .replay_task import Resender, sequence_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,14 +45,20 @@ PUBLISHED = "replay.publishTime"
 MESSAGE_ID = "replay.messageId"
 TOPIC = "replay.topic"
 
+Order = Literal["publish", "event"]
+#: A column of the rows that no archive has: the number of the original partition.
+_NUMBER = "__number"
+
 _ENCODED = t.StructType(
     [
         t.StructField("task", t.IntegerType()),
-        t.StructField("bucket", t.IntegerType()),
+        t.StructField("partition", t.IntegerType()),
         t.StructField("source", t.StringType()),
+        t.StructField("number", t.IntegerType()),
         t.StructField("ledger", t.LongType()),
         t.StructField("entry", t.LongType()),
         t.StructField("batch", t.IntegerType()),
+        t.StructField("published", t.LongType()),
         t.StructField("key", t.StringType()),
         t.StructField("event_ms", t.LongType()),
         t.StructField("properties", t.MapType(t.StringType(), t.StringType())),
@@ -62,7 +73,8 @@ class ReplayOptions:
 
     Publish times are from ``from_ms`` up to before ``until_ms``, in milliseconds since 1970.
 
-    ``rate`` is in messages a second, over all tasks. With ``producer_name`` messages that a run before this one has
+    ``order`` is the time by which the original partitions are merged. ``rate`` is in messages a second, over all
+    tasks. With ``producer_name`` messages that a run before this one has
     sent from the same ``from_ms`` on are not sent twice, on a topic that deduplicates.
     """
 
@@ -74,6 +86,7 @@ class ReplayOptions:
     until_ms: int | None = None
     rate: float | None = None
     producer_name: str | None = None
+    order: Order = "publish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +112,21 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
         raise OptionError(f"--rate: {options.rate} messages a second is no rate above zero")
     if None not in (options.from_ms, options.until_ms) and options.from_ms >= options.until_ms:  # type: ignore[operator]
         raise OptionError("--from and --until: the range ends before it begins")
+    if options.order == "event" and options.producer_name is not None:
+        raise OptionError(
+            "--order event and --producer-name exclude each other: sequence ids go up with the positions, which event"
+            " times need not do"
+        )
     name = {"pulsar_producer_producerName": options.producer_name}
     writing = write_options({"topic": target, **options.broker.source_options(**name)})
     rows = _archived(spark, options, source)
     schema, columns = _written_as(writing.connection, source, target, rows.schema)
     _check_target(writing, target)
-    tasks = min(BUCKETS, spark.sparkContext.defaultParallelism)
+    partitions = shared(writing.connection).partition_names(target)
+    tasks = min(len(partitions), spark.sparkContext.defaultParallelism)
     numbered = writing.producer_name is not None
-    prepared = _prepared(rows, columns, schema, tasks, numbered=numbered).persist(StorageLevel.DISK_ONLY)
+    encoded = _encoded(rows, columns, schema, len(partitions), tasks, numbered=numbered)
+    prepared = _ordered(encoded, tasks, options.order, numbered).persist(StorageLevel.DISK_ONLY)
     try:
         counts = {row.task: row["count"] for row in prepared.groupBy("task").count().collect()}
         total = sum(counts.values())
@@ -115,10 +135,12 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
             return ReplayResult(0, source, target, None)
         encoder = _encoder(columns, schema)
         with connected(writing.connection) as client:
-            Resender(client, encoder, writing, target).check()
+            Resender(client, encoder, writing, partitions).check()
         progress(f"sending {total} messages of {source} to {target} in {len(counts)} tasks")
         rates = shares(options.rate, counts) if options.rate is not None else {}
-        sent = _sent(prepared, columns, schema, writing, target, f"{source}|{options.from_ms}", rates)
+        # With other partitions of the target a key goes to another one, which knows nothing of what was sent of it.
+        series = f"{source}|{options.from_ms}|{len(partitions)}"
+        sent = _sent(prepared, columns, schema, writing, partitions, series, rates)
     finally:
         prepared.unpersist()
     if sent != total:
@@ -183,10 +205,10 @@ def _encoder(columns: t.StructType, schema: TopicSchema | None) -> Encoder:
     return Encoder(columns, topic_given=True, schema=schema)
 
 
-def _prepared(
-    rows: DataFrame, columns: t.StructType, schema: TopicSchema | None, tasks: int, *, numbered: bool
+def _encoded(
+    rows: DataFrame, columns: t.StructType, schema: TopicSchema | None, partitions: int, tasks: int, *, numbered: bool
 ) -> DataFrame:
-    """Return the messages as they will be sent: each key's in one task, in order.
+    """Return the messages as they will be sent, each with the partition of the target and the task that sends it.
 
     If they are ``numbered``, each one has to have a sequence id.
     """
@@ -200,16 +222,37 @@ def _prepared(
         arrow = to_arrow_schema(_ENCODED)
         for batch in batches:
             rows = batch.to_pylist(maps_as_pydicts="lossy")
-            found = [message_of(row, encoder, names, tasks, numbered=numbered) for row in rows]
+            found = [message_of(row, encoder, names, partitions, tasks, numbered=numbered) for row in rows]
             yield pa.RecordBatch.from_pylist(found, schema=arrow)
 
-    encoded: DataFrame = rows.withColumn("__publishTime", f.unix_millis("__publishTime")).mapInArrow(encode, _ENCODED)
+    published = rows.withColumn(_NUMBER, number_of(f.col("__topic")))
+    published = published.withColumn("__publishTime", f.unix_millis("__publishTime"))
+    encoded: DataFrame = published.mapInArrow(encode, _ENCODED)
+    return encoded
+
+
+def _ordered(encoded: DataFrame, tasks: int, order: Order, by_position: bool) -> DataFrame:
+    """Return the messages of each task in the order in which it sends them."""
+    positions = "ledger", "entry", "batch"
+    no_key = f.when(f.col("key").isNull(), f.col("source"))
+    before = Window.unboundedPreceding, Window.currentRow
+
+    def never_back(time: Column, within: tuple[Column | str, ...], along: tuple[str, ...]) -> Column:
+        return f.max(time).over(Window.partitionBy("task", *within).orderBy(*along).rowsBetween(*before))
+
     in_tasks: DataFrame = encoded.repartitionById(tasks, f.col("task"))
-    return in_tasks.sortWithinPartitions("source", "ledger", "entry", "batch")
+    within = ("source", "partition") if by_position else ("source", "key")
+    in_tasks = in_tasks.withColumn("published", never_back(f.col("published"), within, positions))
+    along: tuple[str, ...] = ("published", "number", *positions)
+    if order == "event":
+        event = f.coalesce("event_ms", "published")
+        in_tasks = in_tasks.withColumn("event", never_back(event, ("key", no_key), along))
+        along = "event", *along
+    return in_tasks.sortWithinPartitions(*along)
 
 
 def message_of(
-    row: dict[str, Any], encoder: Encoder, names: list[str], tasks: int, *, numbered: bool
+    row: dict[str, Any], encoder: Encoder, names: list[str], partitions: int, tasks: int, *, numbered: bool
 ) -> dict[str, Any]:
     """Return an archived row as it will be sent, while nothing is sent yet.
 
@@ -221,7 +264,7 @@ def message_of(
         sequence_of(at.ledger, at.entry, at.batch)
     sent = encoder.metadata(row)
     key = sent.get("partition_key")
-    bucket = zlib.crc32((source if key is None else key).encode()) % BUCKETS
+    partition = (java_hash(key) if key else row[_NUMBER]) % partitions
     own = {PUBLISHED: str(row["__publishTime"]), MESSAGE_ID: str(at), TOPIC: source}
     try:
         # A message without a value was read as columns without one.
@@ -231,12 +274,14 @@ def message_of(
             f"message {at} of {source} does not fit the schema it is to be written with: {error}"
         ) from error
     return {
-        "task": bucket % tasks,
-        "bucket": bucket,
+        "task": partition % tasks,
+        "partition": partition,
         "source": source,
+        "number": row[_NUMBER],
         "ledger": at.ledger,
         "entry": at.entry,
         "batch": at.batch,
+        "published": row["__publishTime"],
         "key": key,
         "event_ms": sent.get("event_timestamp"),
         "properties": sent.get("properties", {}) | own,
@@ -249,7 +294,7 @@ def _sent(
     columns: t.StructType,
     schema: TopicSchema | None,
     writing: WriteOptions,
-    target: str,
+    partitions: list[str],
     series: str,
     rates: dict[int, float],
 ) -> int:
@@ -259,7 +304,7 @@ def _sent(
         import pyarrow as pa
 
         with connected(writing.connection) as client:
-            resender = Resender(client, _encoder(columns, schema), writing, target, series, rates)
+            resender = Resender(client, _encoder(columns, schema), writing, partitions, series, rates)
             for batch in batches:
                 for row in batch.to_pylist(maps_as_pydicts="lossy"):
                     resender.send(row)

@@ -1,14 +1,21 @@
 """Sends the messages of one task of a replay.
 
 With a producer name each message has a sequence id that follows from its place in the topic it was archived from, and
-goes out under a name that follows from its partition there, its bucket and the beginning of the range. So a run after
-a killed one gives every message the same name and number, whatever the machine, and however much longer the archive or
-the range is by then; and another beginning gives other names, under which nothing counts as sent yet.
+goes out under a name that follows from its partition there, the beginning of the range and the number of partitions it
+is sent to. So a run after a killed one gives every message the same name and number, whatever the machine, and however
+much longer the archive or the range is by then; and another beginning gives other names, under which nothing counts as
+sent yet.
+
+A broker drops what is not above the last sequence id of a name, so each original partition has names of its own: each
+of them has sent the first messages of its part when a run is killed, wherever the others are. A key whose messages
+have several names waits until those of the one are stored before the next one goes on.
 """
 
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import pulsar
@@ -19,8 +26,6 @@ from heliograph_spark.plan.options import WriteOptions
 from heliograph_spark.run.encoding import Encoder
 from heliograph_spark.run.producers import open_producer
 
-#: Messages of one key are in one bucket, and a bucket in one task; more tasks than this do not send.
-BUCKETS = 16
 #: Split of the 63 bits of a sequence id; a broker rolls ledgers at 50,000 entries, a client batches 1,000.
 _ENTRY_BITS = 20
 _BATCH_BITS = 13
@@ -49,34 +54,67 @@ def sequence_of(ledger: int, entry: int, batch: int) -> int:
     return number << _ENTRY_BITS + _BATCH_BITS | entry << _BATCH_BITS | within
 
 
+class UnderWay:
+    """The messages without a receipt, counted by what has an order and the producer that sends it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._counts: dict[Hashable, tuple[Hashable, int]] = {}
+        self._failed = False
+
+    def begin(self, ordered: Hashable, producer: Hashable) -> None:
+        """Count a message, when those of the same order that another producer sends have their receipts.
+
+        Returns at once after a failure: there is nothing to keep in order any more.
+        """
+        with self._changed:
+            while not self._failed and self._counts.get(ordered, (producer, 0))[0] != producer:
+                self._changed.wait()
+            self._counts[ordered] = producer, self._counts.get(ordered, (producer, 0))[1] + 1
+
+    def end(self, ordered: Hashable, *, stored: bool) -> None:
+        """Count a receipt."""
+        with self._changed:
+            producer, count = self._counts[ordered]
+            if count > 1:
+                self._counts[ordered] = producer, count - 1
+            else:
+                del self._counts[ordered]
+            self._failed = self._failed or not stored
+            self._changed.notify_all()
+
+
 class Resender:
-    """The producers of one task; ``series`` says what is sent, ``rates`` how fast each task may be."""
+    """The producers of one task for the ``partitions`` of a topic.
+
+    ``series`` says what is sent, ``rates`` how fast each task may be.
+    """
 
     def __init__(
         self,
         client: pulsar.Client,
         encoder: Encoder,
         writing: WriteOptions,
-        target: str,
+        partitions: Sequence[str],
         series: str = "",
         rates: dict[int, float] | None = None,
     ) -> None:
         self._client = client
         self._encoder = encoder
         self._writing = writing
-        self._target = target
+        self._partitions = partitions
         self._series = hashlib.sha256(series.encode()).hexdigest()[:12]
         self._rates = rates or {}
         self._pacers: dict[int, Pacer] = {}
-        #: By source, epoch and bucket.
-        self._producers: dict[tuple[str, int, int], pulsar.Producer] = {}
-        self._epoch = 0
+        #: By partition, source and epoch.
+        self._producers: dict[tuple[int, str, int], pulsar.Producer] = {}
+        self._under_way = UnderWay()
         self._sent = 0
-        self._failure: Any = None
+        self._failure: str | None = None
 
     def check(self) -> None:
         """Open a producer and close it. Raises :class:`PulsarSourceError` if the broker does not allow it."""
-        self._open(None, 0).close()
+        self._open(0, None).close()
 
     def send(self, row: dict[str, Any]) -> None:
         """Hand one message to the client, when its turn has come."""
@@ -85,51 +123,59 @@ class Resender:
                 self._pacers[row["task"]] = Pacer(self._rates[row["task"]])
             self._pacers[row["task"]].wait()
         settings = {"partition_key": row["key"], "event_timestamp": row["event_ms"], "properties": row["properties"]}
+        which = row["partition"], "", 0
+        ordered: Hashable = None
         if self._writing.producer_name is not None:
             settings["sequence_id"] = sequence_of(row["ledger"], row["entry"], row["batch"])
-        producer = self._producer(row["source"], epoch_of(row["ledger"]), row["bucket"])
-        with named(f"writing to {self._target}"):
-            producer.send_async(row["content"], self._received, **settings)
+            which = row["partition"], row["source"], epoch_of(row["ledger"])
+            ordered = (row["source"],) if row["key"] is None else row["key"]
+        producer = self._producer(which)
+        if ordered is not None:
+            self._under_way.begin(ordered, which)
+        topic = self._partitions[row["partition"]]
+        with named(f"writing to {topic}"):
+            producer.send_async(row["content"], self._receipt_of(topic, ordered), **settings)
         self._check_receipts()
 
     def finish(self) -> int:
         """Wait for every receipt; how many messages were taken."""
-        for producer in self._producers.values():
-            with named(f"writing to {self._target}"):
+        for (partition, _, _), producer in self._producers.items():
+            with named(f"writing to {self._partitions[partition]}"):
                 producer.flush()
                 producer.close()
         self._check_receipts()
         return self._sent
 
-    def _producer(self, source: str, epoch: int, bucket: int) -> pulsar.Producer:
-        if self._writing.producer_name is None:
-            source, epoch, bucket = "", 0, 0
-        if epoch != self._epoch:
-            # Another producer goes on with the same keys: what the one before it sent has to be stored first.
-            for before in self._producers.values():
-                with named(f"writing to {self._target}"):
-                    before.flush()
-            self._epoch = epoch
-        known = (source, epoch, bucket)
-        if known not in self._producers:
+    def _producer(self, which: tuple[int, str, int]) -> pulsar.Producer:
+        if which not in self._producers:
+            partition, source, epoch = which
             name = None
             if self._writing.producer_name is not None:
                 origin = hashlib.sha256(source.encode()).hexdigest()[:8]
-                name = f"{self._writing.producer_name}-{self._series}-{origin}-{bucket}"
+                name = f"{self._writing.producer_name}-{self._series}-{origin}"
                 if epoch:
                     name += f"-{epoch}"
-            self._producers[known] = self._open(name, bucket)
-        return self._producers[known]
+            self._producers[which] = self._open(partition, name)
+        return self._producers[which]
 
-    def _open(self, name: str | None, bucket: int) -> pulsar.Producer:
-        return open_producer(self._client, self._target, self._encoder.schema(), self._writing, name, bucket)
+    def _open(self, partition: int, name: str | None) -> pulsar.Producer:
+        # Each of several tasks has partitions of its own: a producer of the whole topic would be on all of them.
+        return open_producer(
+            self._client, self._partitions[partition], self._encoder.schema(), self._writing, name, partition
+        )
 
-    def _received(self, result: Any, _message_id: Any) -> None:
-        if result == pulsar.Result.Ok:
-            self._sent += 1
-        elif self._failure is None:
-            self._failure = result
+    def _receipt_of(self, topic: str, ordered: Hashable) -> Callable[[Any, Any], None]:
+        def receipt(result: Any, _message_id: Any) -> None:
+            stored = result == pulsar.Result.Ok
+            if stored:
+                self._sent += 1
+            elif self._failure is None:
+                self._failure = f"writing to {topic}: the broker did not take a message: {result}"
+            if ordered is not None:
+                self._under_way.end(ordered, stored=stored)
+
+        return receipt
 
     def _check_receipts(self) -> None:
         if self._failure is not None:
-            raise PulsarSourceError(f"writing to {self._target}: the broker did not take a message: {self._failure}")
+            raise PulsarSourceError(self._failure)
