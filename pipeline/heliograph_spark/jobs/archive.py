@@ -188,11 +188,11 @@ class _TopicRun:
             acknowledgePredefinedSubscription="false",
         )
         frame = self._spark.readStream.format("pulsar").options(**given).load()
-        keep_columns(self._spark, options.path, self._topic, frame.schema)
+        columns = keep_columns(self._spark, options.path, self._topic, frame.schema)
 
         def write(batch: DataFrame, number: int) -> None:
             hold.acknowledge(committed_offsets(self._checkpoint))
-            self._write(batch, number, asked)
+            self._write(batch.to(columns), number, asked)
 
         writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", self._checkpoint.path)
         for attempts_left in reversed(range(_ATTEMPTS)):

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from heliograph_spark.plan.errors import JobError, MissingFileError, SchemaError
 
 from .files import Directory
+from .widening import widened_record
 
 TOPIC = "topic"
 DATE = "date"
@@ -43,7 +44,8 @@ def archived_topics(spark: SparkSession, path: str) -> list[str]:
 def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:
     """Return the rows of one archived topic with the columns of all its files and ``date``.
 
-    A column that a file lacks is null. Raises :class:`JobError` if the topic is not in the archive.
+    What a file lacks is null, and its narrower numbers are as wide as the column. Raises :class:`JobError` if the topic
+    is not in the archive.
     """
     directory = topic_directory(path, topic)
     columns = archived_columns(spark, path, topic)
@@ -80,11 +82,12 @@ def _kept(directory: Directory) -> list[str]:
     return [name for name in directory.names() if _COLUMNS.fullmatch(name)]
 
 
-def keep_columns(spark: SparkSession, path: str, topic: str, columns: StructType) -> None:
-    """Add ``columns`` to those of the topic's files.
+def keep_columns(spark: SparkSession, path: str, topic: str, columns: StructType) -> StructType:
+    """Add ``columns`` to those of the topic's files, which become wider where that is needed, and return the result.
 
-    Raises :class:`SchemaError`, naming the field, if it is in the files with another type or is a directory's name, and
-    :class:`JobError` if another archive has added columns meanwhile: one at a time holds the topic's subscription.
+    Raises :class:`SchemaError`, naming the field, if no type has its values in the files and in the topic or if its
+    name is a directory's, and :class:`JobError` if another archive has added columns meanwhile: one at a time holds the
+    topic's subscription.
     """
     for field in columns.fields:
         if field.name.lower() in (TOPIC, DATE):
@@ -97,17 +100,10 @@ def keep_columns(spark: SparkSession, path: str, topic: str, columns: StructType
     if known is None:
         merged = columns
     else:
-        kinds = {field.name: field.dataType for field in known.fields}
-        for field in columns.fields:
-            if kinds.get(field.name, field.dataType) != field.dataType:
-                raise SchemaError(
-                    f"field {field.name!r} of {topic} is {kinds[field.name].simpleString()} in the archive and"
-                    f" {field.dataType.simpleString()} in the topic now: archive it from here on under another path"
-                )
-        added = [field for field in columns.fields if field.name not in kinds]
-        values = [field for field in known.fields if not field.name.startswith("__")]
-        metadata = [field for field in known.fields if field.name.startswith("__")]
-        merged = StructType([*values, *added, *metadata])
+        fields = widened_record(known, columns, "", topic).fields
+        values = [field for field in fields if not field.name.startswith("__")]
+        metadata = [field for field in fields if field.name.startswith("__")]
+        merged = StructType([*values, *metadata])
     if merged != known:
         number = int(found[1]) + 1 if (found := _COLUMNS.fullmatch(last)) else 0
         name = f"_columns-{number:06}.json"
@@ -117,3 +113,4 @@ def keep_columns(spark: SparkSession, path: str, topic: str, columns: StructType
             # Files that existed before, and those that killed archives have left.
             if (_COLUMNS.fullmatch(left) and left < name) or left.startswith("__columns-"):
                 directory.delete(left)
+    return merged
