@@ -99,8 +99,9 @@ RUN mkdir -p /usr/share/man/man1 \
  && echo heliograph:x:10001:10001::/tmp:/usr/sbin/nologin >>/etc/passwd
 COPY --from=build-spark /opt/heliograph /opt/heliograph
 COPY images/spark-entrypoint images/executor-pod.yaml images/executor-pod-assigned-user.yaml /opt/heliograph/
-# Where Spark looks for itself, and mounts its settings in executors.
-RUN ln -s /opt/heliograph/lib/python3*/site-packages/pyspark /opt/spark && mkdir -p /opt/spark/conf
+# Where Spark looks for itself, and mounts its settings in drivers and executors; and the file that spark-submit starts.
+RUN ln -s /opt/heliograph/lib/python3*/site-packages/pyspark /opt/spark && mkdir -p /opt/spark/conf \
+ && ln -s /opt/heliograph/lib/python3*/site-packages/heliograph_spark/__main__.py /opt/heliograph/heliograph-spark.py
 ENV PATH=/opt/heliograph/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/tmp \
     JAVA_HOME=/usr/lib/jvm/default-java SPARK_HOME=/opt/spark PYSPARK_PYTHON=/opt/heliograph/bin/python
 USER 10001:10001

@@ -32,8 +32,10 @@ by version and hash:
   operator  broker, and the Kubernetes operator           (image operator)
   dev       client, operator, and the development tools   (scripts/setup dev)
   spark     broker, Spark's data source, and these tools  (image spark, scripts/setup spark)
+  source    the distribution heliograph-spark, without Spark
 
-Run it after a change of the requirements in pyproject.toml and commit the result. A pin that still
+Run it after a change of the requirements in pyproject.toml, or for `source` in
+pipeline/pyproject.toml, and commit the result. A pin that still
 satisfies them stays as it is; --upgrade takes the newest versions that satisfy them instead."""
 EPILOG = """\
 Renewing needs a package index, which is reached as pip reaches it (PIP_INDEX_URL, PIP_CERT). Checking
@@ -41,13 +43,15 @@ needs no network. Exit codes: 0 done or current; 1 not current, with the reasons
 
 
 class Lock(NamedTuple):
-    """The sources of a lock file: the project's dependencies, these extras and these dependency groups."""
+    """The sources of a lock file: a project's dependencies, these extras and these dependency groups."""
 
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    project: str = "pyproject.toml"
 
-    def requirements(self, project: Mapping[str, Any]) -> list[str]:
-        """Return the requirements that a ``pyproject.toml`` lists for this lock file, in order."""
+    def requirements(self, root: Path) -> list[str]:
+        """Return the requirements that its ``pyproject.toml`` below a directory lists, in order."""
+        project: dict[str, Any] = tomllib.loads((root / self.project).read_text("utf-8"))
         lists = [project["project"]["dependencies"]]
         lists += [project["project"]["optional-dependencies"][extra] for extra in self.extras]
         lists += [project["dependency-groups"][group] for group in self.groups]
@@ -65,9 +69,13 @@ LOCKS = {
     "operator": Lock(extras=("operator",)),
     "dev": Lock(extras=("client", "operator"), groups=("dev",)),
     "spark": Lock(extras=("spark",), groups=("dev",)),
+    "source": Lock(project="pipeline/pyproject.toml"),
 }
 #: Pairs whose first has no pin that the second does not have: one environment serves both.
-CONTAINED = (("broker", "client"), ("broker", "operator"), ("client", "dev"), ("operator", "dev"))
+CONTAINED = (
+    *(("broker", "client"), ("broker", "operator"), ("client", "dev"), ("operator", "dev")),
+    ("source", "spark"),
+)
 _NAMES_A_HOST = re.compile(r"\w+://|--(?:extra-)?index-url|--find-links|--trusted-host")
 
 
@@ -121,19 +129,18 @@ def faults(text: str) -> list[str]:
 
 def problems(root: Path) -> list[str]:
     """Return the reasons why the lock files below a directory are not current; nothing if they are."""
-    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
     found: list[str] = []
     pinned: dict[str, dict[str, str]] = {}
     for name, lock in LOCKS.items():
         path = root / "locks" / f"{name}.lock"
         text = path.read_text("utf-8") if path.exists() else ""
         pinned[name] = pins(text)
-        requirements = lock.requirements(project)
+        requirements = lock.requirements(root)
         reasons = faults(text)
         if not text:
             reasons = ["it is missing"]
         elif not text.startswith(header(requirements)):
-            reasons.append("pyproject.toml lists other requirements than it was made from")
+            reasons.append(f"{lock.project} lists other requirements than it was made from")
         for requirement in requirements if text else ():
             try:
                 if not satisfied(requirement, pinned[name]):
@@ -143,7 +150,7 @@ def problems(root: Path) -> list[str]:
         found += [f"locks/{name}.lock: {reason}" for reason in reasons]
     for small, large in CONTAINED:
         other = sorted(dict(pinned[small].items() - pinned[large].items()))
-        if other:
+        if other and pinned[large]:
             found.append(f"locks/{small}.lock and locks/{large}.lock pin different versions of {', '.join(other)}")
     return found
 
@@ -159,7 +166,6 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 def renew(root: Path, *, upgrade: bool) -> None:
     """Write all lock files below a directory. Raises :class:`subprocess.CalledProcessError` if uv cannot."""
-    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
     (root / "locks").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -172,9 +178,9 @@ def renew(root: Path, *, upgrade: bool) -> None:
                 # uv keeps the pins of a file that it overwrites.
                 shutil.copy(path, made)
             command = ["pip", "compile", "-q", "--no-header", "--generate-hashes", "--no-emit-index-url"]
-            command += ["--python-version", PYTHON, *lock.options(), "pyproject.toml", "-o", str(made)]
+            command += ["--python-version", PYTHON, *lock.options(), lock.project, "-o", str(made)]
             subprocess.run([bin_ / "uv", *command], cwd=root, env=environment(os.environ), check=True)
-            path.write_text(header(lock.requirements(project)) + made.read_text("utf-8"), "utf-8")
+            path.write_text(header(lock.requirements(root)) + made.read_text("utf-8"), "utf-8")
 
 
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:

@@ -10,7 +10,16 @@ from typing import Any
 
 
 def register(spark: Any) -> None:
-    """Make ``format("pulsar")`` known to a ``SparkSession``. The executors must be able to import this package."""
+    """Make ``format("pulsar")`` known to a ``SparkSession``. The executors must be able to import this package.
+
+    Where the driver finds the module ``pyspark_pulsar``, Spark knows the source already, and this changes nothing.
+    """
+    from pyspark.errors import AnalysisException
+
     from heliograph_spark.run.source import PulsarDataSource
 
-    spark.dataSource.register(PulsarDataSource)
+    try:
+        spark.dataSource.register(PulsarDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

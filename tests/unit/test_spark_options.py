@@ -146,6 +146,7 @@ def test_names_are_understood_in_any_case_and_settings_reach_the_client_by_its_n
     ("options", "output"),
     [
         ({"topic": "t"}, "service.url: is missing"),
+        ({**TOPIC, "provider": "pulsar", "option.topic": "t"}, "create a temporary view"),
         (URL, "exactly one of topic, topics and topicsPattern"),
         ({**TOPIC, "topics": "u"}, "not topic and topics"),
         ({**TOPIC, "startingOffset": "earliest"}, "'startingOffset' is not known here; is it 'startingOffsets'?"),

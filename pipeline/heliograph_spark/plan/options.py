@@ -17,6 +17,8 @@ from .positions import Edge, Position, parse_offsets, parse_times
 
 #: Spark's own, which it hands to every source and sink.
 _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "triggerinterval"})
+#: Spark hands it over only where a table of its catalog is created.
+_CATALOG = "provider"
 _TOPIC_NAMES = ("topic", "topics", "topicsPattern")
 _READ = (
     *("startingOffsets", "endingOffsets", "startingTime", "endingTime", "failOnDataLoss", "allowDifferentTopicSchemas"),
@@ -152,6 +154,10 @@ class _Given:
         for name, value in options.items():
             if name.lower() in self._spelling:
                 self._values[self._spelling[name.lower()]] = value
+            elif name.lower() == _CATALOG:
+                raise OptionError(
+                    "a table of the catalog: Spark gives its options to no Python data source (create a temporary view)"
+                )
             elif name.lower() not in _SPARKS_OWN:
                 close = difflib.get_close_matches(name.lower(), self._spelling, 1)
                 raise OptionError(

@@ -22,12 +22,17 @@ spark = ["Py.Spark>=4.2,<4.4"]
 [dependency-groups]
 dev = ["pytest>=8"]
 """
+PIPELINE = """
+[project]
+dependencies = ["py.arrow>=18"]
+"""
 PINNED = {
     "broker": ("aiohttp==3.11",),
     "client": ("aiohttp==3.11", "pulsar-client==3.7.0"),
     "operator": ("aiohttp==3.11", "kopf==1.45"),
     "dev": ("aiohttp==3.11", "kopf==1.45", "pulsar-client==3.7.0", "pytest==9.2.0"),
-    "spark": ("aiohttp==3.12", "py-spark==4.3.9", "pytest==8"),
+    "spark": ("aiohttp==3.12", "py-arrow==19.1", "py-spark==4.3.9", "pytest==8"),
+    "source": ("py-arrow==19.1",),
 }
 REQUIRED = {
     "broker": ["aiohttp>=3.11,<4"],
@@ -35,6 +40,7 @@ REQUIRED = {
     "operator": ["aiohttp>=3.11,<4", "kopf>=1.45,<2"],
     "dev": ["aiohttp>=3.11,<4", "kopf>=1.45,<2", "pulsar-client>=3.7,<4", "pytest>=8"],
     "spark": ["Py.Spark>=4.2,<4.4", "aiohttp>=3.11,<4", "pytest>=8"],
+    "source": ["py.arrow>=18"],
 }
 
 
@@ -46,6 +52,8 @@ def locked(pin: str) -> str:
 def project(tmp_path: Path) -> Path:
     """A project whose lock files are all current."""
     (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "pyproject.toml").write_text(PIPELINE)
     (tmp_path / "locks").mkdir()
     for name, pins in PINNED.items():
         (tmp_path / "locks" / f"{name}.lock").write_text(header(REQUIRED[name]) + "".join(map(locked, pins)))
@@ -92,6 +100,12 @@ def test_a_pin_edited_by_hand_is_found_though_the_checksum_is_right(project: Pat
 def test_a_missing_lock_file_is_one_problem(project: Path) -> None:
     (project / "locks" / "spark.lock").unlink()
     assert problems(project) == ["locks/spark.lock: it is missing"]
+
+
+def test_the_lock_of_another_project_follows_that_one(project: Path) -> None:
+    replace(project / "pipeline" / "pyproject.toml", "py.arrow>=18", "py.arrow>=19")
+    stale = "pipeline/pyproject.toml lists other requirements than it was made from"
+    assert problems(project) == [f"locks/source.lock: {stale}"]
 
 
 def test_the_larger_locks_pin_what_the_smaller_do(project: Path) -> None:

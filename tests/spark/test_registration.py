@@ -1,0 +1,43 @@
+"""``format("pulsar")`` is known to a session that registers nothing: in Python, in SQL and through Spark Connect."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import publish
+
+from .conftest import PIPELINE
+
+PROGRAM = Path(__file__).with_name("unregistered_program.py")
+
+
+def found_by(program: list[str], directory: Path) -> dict[str, list[str]]:
+    """Return what a program of its own Spark prints, which can import the packages of the pipeline."""
+    paths = os.pathsep.join([str(PIPELINE), os.environ.get("PYTHONPATH", "")])
+    variables = {"PYTHONPATH": paths, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, *program], cwd=directory, env=os.environ | variables, capture_output=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("remote", [(), ("local[2]",)], ids=["classic", "connect"])
+def test_a_topic_is_a_view_and_a_frame_of_a_session_that_registers_nothing(
+    broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path, remote: tuple[str, ...]
+) -> None:
+    if remote and importlib.util.find_spec("grpc_status") is None:
+        pytest.skip("Spark Connect needs the packages of pyspark[connect]")
+    publish(client, topic, [b"one"])
+    found = found_by([str(PROGRAM), broker.service_url, topic, *remote], tmp_path)
+    assert found == {"view": ["one"], "frame": ["one"], "registered": ["one"]}
