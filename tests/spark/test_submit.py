@@ -24,6 +24,14 @@ from .conftest import PIPELINE
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 MODULE = [sys.executable, "-m", "heliograph_spark"]
 ROOT = PIPELINE.parent
+#: Prints where the UI of a job's session is, first by Spark's own settings, then switched off.
+SHOW_UI = """
+from heliograph_spark.run.session import SessionOptions, build_session
+for conf in ({}, {"spark.ui.enabled": "false"}):
+    spark = build_session("archive", SessionOptions("local[1]", conf))
+    print(spark.sparkContext.uiWebUrl)
+    spark.stop()
+"""
 
 
 def output(command: list[str], directory: Path, **more: str) -> list[str]:
@@ -64,6 +72,12 @@ def test_an_archive_is_written(
     result = json.loads(lines[-1])
     assert (result["job"], result["rows"], result["error"]) == ("archive", 2, None)
     assert list((tmp_path / "archive").glob("topic=*/date=*/*.parquet"))
+
+
+def test_sparks_own_setting_says_whether_a_job_has_a_ui(tmp_path: Path) -> None:
+    on, off = output([sys.executable, "-c", SHOW_UI], tmp_path)[-2:]
+    assert on.startswith("http://127.0.0.1:")
+    assert off == "None"
 
 
 def test_the_manifest_for_the_spark_operator_starts_what_the_image_has() -> None:

@@ -61,13 +61,15 @@ class SessionOptions:
 def build_session(job: str, options: SessionOptions) -> SparkSession:
     """Return a session in UTC that knows ``format("pulsar")``; its workers run the Python that this runs."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    master = options.master or os.environ.get("SPARK_MASTER")
+    if master is not None and master.startswith("local"):
+        # No other machine is part of this Spark, so its UI is for this one.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(f"heliograph-spark {job}")
     settings = {
         "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    master = options.master or os.environ.get("SPARK_MASTER")
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
