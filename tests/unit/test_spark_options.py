@@ -142,6 +142,74 @@ def test_names_are_understood_in_any_case_and_settings_reach_the_client_by_its_n
     assert options.reader == {"receiver_queue_size": 7, "subscription_role_prefix": "spark"}
 
 
+#: The option sets of the examples in the README of pulsar-spark that read; it writes the last name in small letters.
+_TOKEN = {"authPluginClassName": "org.apache.pulsar.client.impl.auth.AuthenticationToken", "authParams": "token:t"}
+_CLIENT_TOKEN = {f"pulsar.client.{name}": value for name, value in _TOKEN.items()}
+_ADMIN_TOKEN = {f"pulsar.admin.{name}": value for name, value in _TOKEN.items()}
+_PATTERN = {**URL, "admin.url": "http://localhost:8080", "topicsPattern": "topic.*"}
+_IDS = json.dumps({"topic1": [8, 11, 16, 101, 24, 1, 32, 1], "topic2": [8, 15, 16, 105, 24, 5, 32, 5]})
+SCALA_READS: list[dict[str, str]] = [
+    {**URL, "topic": "topic1"},
+    {**URL, "topics": "topic1,topic2"},
+    _PATTERN,
+    {**URL, "topics": "topic1,topic2", "startingOffsets": _IDS, "endingOffsets": _IDS},
+    {**_PATTERN, "startingOffsets": "earliest", "endingOffsets": "latest"},
+    {**_PATTERN, **_CLIENT_TOKEN},
+    {
+        **_PATTERN,
+        **_ADMIN_TOKEN,
+        **_CLIENT_TOKEN,
+        "service.url": "pulsar+ssl://localhost:6651",
+        "pulsar.client.tlsTrustCertsFilePath": "/path/to/tls/cert/cert.pem",
+        "pulsar.client.tlsAllowInsecureConnection": "false",
+        "pulsar.client.tlsHostnameVerificationenable": "true",
+    },
+    {
+        **URL,
+        "topic": "topic1",
+        "pulsar.reader.subscriptionName": "name",
+        "pulsar.admin.tlsAllowInsecureConnection": "false",
+    },
+]
+
+
+@pytest.mark.parametrize("options", SCALA_READS)
+def test_the_reads_of_the_scala_connectors_readme_are_understood(options: dict[str, str]) -> None:
+    found = read_options(options, streaming=False)
+    assert found.topics or found.pattern
+    if "pulsar.client.tlsHostnameVerificationenable" in options:
+        assert found.connection.client["tls_validate_hostname"] is True
+    # None of its settings reaches the client under a name that it does not have.
+    assert "subscriptionName" not in found.reader
+
+
+@pytest.mark.parametrize("topic", [{}, {"topic": "topic1"}])
+def test_the_writes_of_the_scala_connectors_readme_are_understood(topic: dict[str, str]) -> None:
+    found = write_options({**URL, **topic, "pulsar.producer.blockIfQueueFull": "true"})
+    assert found.producer == {}
+    assert found.topic == (full_name("topic1") if topic else None)
+
+
+def test_a_setting_without_effect_is_named_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    read_options({**TOPIC, "PULSAR.reader.subscriptionname": "n"}, streaming=True)
+    write_options({**TOPIC, "pulsar.producer.blockIfQueueFull": "false", "pulsar.client.numListenerThreads": "2"})
+    assert [text.partition(":")[0] for text in caplog.messages] == [
+        "option pulsar.reader.subscriptionName has no effect",
+        "option pulsar.producer.blockIfQueueFull has no effect",
+        "option pulsar.client.numListenerThreads has no effect",
+    ]
+    # A setting of the other direction is still refused.
+    with pytest.raises(OptionError, match="is not known here"):
+        write_options({**TOPIC, "pulsar.reader.subscriptionName": "n"})
+
+
+def test_settings_that_the_client_has_by_another_name_reach_it() -> None:
+    reading = read_options({**TOPIC, "pulsar.reader.subscriptionRolePrefix": "spark"}, streaming=True)
+    assert reading.reader == {"subscription_role_prefix": "spark"}
+    writing = write_options({**TOPIC, "pulsar.producer.maxPendingMessagesAcrossPartitions": "9"})
+    assert writing.producer == {"max_pending_messages_across_partitions": 9}
+
+
 @pytest.mark.parametrize(
     ("options", "output"),
     [

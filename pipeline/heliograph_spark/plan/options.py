@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any
 
 from .errors import OptionError
 from .positions import Edge, Position, parse_offsets, parse_times
+
+log = logging.getLogger(__name__)
 
 #: Spark's own, which it hands to every source and sink.
 _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "triggerinterval"})
@@ -76,16 +79,28 @@ _PASSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "pulsar.admin.tlsAllowInsecureConnection": ("tls_allow_insecure_connection", _boolean),
     "pulsar.reader.receiverQueueSize": ("receiver_queue_size", _positive),
     "pulsar.reader.readerName": ("reader_name", str),
+    "pulsar.reader.subscriptionRolePrefix": ("subscription_role_prefix", str),
     "pulsar.reader.readCompacted": ("is_read_compacted", _boolean),
     "pulsar.producer.producerName": ("producer_name", str),
     "pulsar.producer.sendTimeoutMs": ("send_timeout_millis", _positive),
     "pulsar.producer.maxPendingMessages": ("max_pending_messages", _positive),
+    "pulsar.producer.maxPendingMessagesAcrossPartitions": ("max_pending_messages_across_partitions", _positive),
     "pulsar.producer.batchingEnabled": ("batching_enabled", _boolean),
     "pulsar.producer.batchingMaxMessages": ("batching_max_messages", _positive),
     "pulsar.producer.batchingMaxBytes": ("batching_max_allowed_size_in_bytes", _positive),
     "pulsar.producer.batchingMaxPublishDelayMicros": ("batching_max_publish_delay_ms", _divided(1000)),
     "pulsar.producer.chunkingEnabled": ("chunking_enabled", _boolean),
     "pulsar.producer.compressionType": ("compression_type", str.upper),
+}
+#: Settings of Java's client that queries of the Scala connector have and that change nothing here, with the reason.
+_WITHOUT_EFFECT = {
+    "pulsar.client.numListenerThreads": "there are no listeners",
+    "pulsar.client.connectionsPerBroker": "each task has one connection",
+    "pulsar.client.statsIntervalSeconds": "the client's statistics are not logged",
+    "pulsar.client.useTcpNoDelay": "it is always on",
+    "pulsar.reader.subscriptionName": "readers have their own subscriptions; predefinedSubscription is the durable one",
+    "pulsar.producer.blockIfQueueFull": "a task always waits for its queue",
+    "pulsar.producer.autoUpdatePartitions": "the client looks for new partitions by itself",
 }
 
 
@@ -152,8 +167,11 @@ class _Given:
         self._spelling = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
         for name, value in options.items():
-            if name.lower() in self._spelling:
-                self._values[self._spelling[name.lower()]] = value
+            spelled = self._spelling.get(name.lower())
+            if spelled is not None and spelled in _WITHOUT_EFFECT:
+                log.warning("option %s has no effect: %s", spelled, _WITHOUT_EFFECT[spelled])
+            elif spelled is not None:
+                self._values[spelled] = value
             elif name.lower() == _CATALOG:
                 raise OptionError(
                     "a table of the catalog: Spark gives its options to no Python data source (create a temporary view)"
@@ -203,7 +221,7 @@ def _known(*kinds: str) -> list[str]:
     return [
         "service.url",
         "admin.url",
-        *(name for name in _PASSED if name.split(".")[1] in ("client", "admin", *kinds)),
+        *(name for name in (*_PASSED, *_WITHOUT_EFFECT) if name.split(".")[1] in ("client", "admin", *kinds)),
     ]
 
 
