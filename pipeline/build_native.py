@@ -21,7 +21,8 @@ def build(directory: Path = HERE) -> Path:
     from setuptools import Distribution, Extension
 
     with tempfile.TemporaryDirectory() as scratch:
-        extension = Extension(NAME, [str(SOURCE)], extra_compile_args=["-O2"])
+        # Without debug information, which would name the scratch directory, each build gives the same module.
+        extension = Extension(NAME, [str(SOURCE)], extra_compile_args=["-O2", "-g0"])
         made = cythonize([extension], build_dir=scratch, quiet=True)
         command = Distribution({"name": NAME, "ext_modules": made}).get_command_obj("build_ext")
         command.build_lib, command.build_temp = str(directory), scratch

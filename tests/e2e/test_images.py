@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,20 @@ def inspected(name: str) -> dict[str, Any]:
     return found
 
 
+@contextmanager
+def files_of(name: str) -> Iterator[Path]:
+    """Yield the directory of the files of the image ``localhost/NAME:dev``."""
+
+    def buildah(*arguments: str) -> str:
+        return subprocess.run(["buildah", *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+    container = buildah("from", "--pull-never", f"localhost/{name}:dev")
+    try:
+        yield Path(buildah("mount", container))
+    finally:
+        buildah("rm", container)
+
+
 @pytest.fixture(scope="module")
 def builds(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[Built]:
     """The image as other tests have it, and one with every step done again."""
@@ -113,3 +129,8 @@ def test_the_spark_image_has_one_user_and_one_entry_for_driver_and_executors(clu
     base = len(inspected("python-base")["OCIv1"]["rootfs"]["diff_ids"])
     over_base = sum(layer["size"] for layer in json.loads(found["Manifest"])["layers"][base:])
     assert 10**8 < over_base < SPARK_OVER_BASE_BYTES
+    with files_of("heliograph-spark") as root:
+        package = "opt/heliograph/lib/python*/site-packages/heliograph_spark"
+        assert len(list(root.glob(f"{package}/decode/_batch.*.so"))) == 1
+        assert not list(root.glob("opt/heliograph/lib/python*/site-packages/Cython"))
+        assert not (root / "usr/bin/gcc").exists()
