@@ -6,19 +6,23 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pulsar
+import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, archive
+from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, archive, in_files
 from heliograph_spark.plan import subscription_hold as holding
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.options import read_options
 from heliograph_spark.run.archived import archived_topics, read_archive, topic_directory
 from heliograph_spark.run.session import Broker
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import spark_partition_id
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import backlog, create_partitions, ignore_receipt, publish, rest
@@ -236,6 +240,26 @@ def test_a_batch_that_was_half_in_its_places_when_the_job_was_killed_is_written_
     assert again.error is None
     assert numbers(spark, tmp_path, named(topic)) == list(range(40))
     assert list((tmp_path / "_staging").glob("topic=*")) == [beside]
+
+
+def test_splits_are_read_side_by_side_however_few_the_files_are(spark: SparkSession) -> None:
+    def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        for batch in batches:
+            yield batch.append_column("task", pa.array([task.partitionId()] * batch.num_rows, pa.int32()))
+
+    read = spark.range(0, 80, 1, 8).mapInArrow(mark, "id bigint, task int")
+    few = in_files(read, 3)
+    assert few.rdd.getNumPartitions() == 3
+    rows = few.withColumn("file", spark_partition_id()).collect()
+    assert sorted(row.id for row in rows) == list(range(80))
+    assert {row.task for row in rows} == set(range(8))
+    # Neighbours are together.
+    assert sorted({(row.file, row.task) for row in rows}) == [
+        *((0, 0), (0, 1), (0, 2), (1, 3), (1, 4), (1, 5), (2, 6), (2, 7))
+    ]
+    assert in_files(read, 8) is read
 
 
 def test_a_checkpoint_that_is_gone_does_not_write_everything_again(

@@ -5,7 +5,10 @@ below ``_staging`` and its files are then renamed into their places, under names
 all it needs to be exactly once: Spark repeats the batch of a killed run with the offsets it had, what such a batch had
 already put in its places is deleted by its number first, and no reader ever sees a message twice, whatever it reads
 with. (Spark's own file sink leaves the files of killed tasks among the others, and keeps a list that only Spark
-reads.) The files of a micro-batch are as few as its bytes make of the file size asked for.
+reads.)
+
+The files of a micro-batch are as few as its bytes make of the file size asked for. Its splits are read side by side
+all the same: where they are more than the files a shuffle brings neighbours together.
 
 The durable subscription is made before the first read and is held, exclusively, as long as the job runs: a second
 job finds it in use. It is acknowledged up to what Spark's commits say is written, and never beyond.
@@ -42,6 +45,8 @@ from heliograph_spark.wire.partitions import find_partitions
 #: it safe to start the query again.
 _TOO_SLOW = "Python worker failed to connect back"
 _ATTEMPTS = 4
+#: A column that is in no file: the number of the file among those of its batch.
+_FILE = "__file"
 #: The UTC day of the publish time, whatever time zone the session has.
 _DAY = "date_from_unix_date(CAST(unix_micros(__publishTime) div 86400000000 AS INT))"
 
@@ -121,6 +126,18 @@ def archive(spark: SparkSession, options: ArchiveOptions) -> ArchiveResult:
 def _read_options(broker: Broker, more: Mapping[str, str | None]) -> ReadOptions:
     given = broker.source_options(**more)
     return read_options({"startingOffsets": "earliest"} | given, streaming=True)
+
+
+def in_files(rows: DataFrame, files: int) -> DataFrame:
+    """Return the rows in at most ``files`` partitions, each of neighbouring ones, which are read by a task each.
+
+    Where there are more of them than files the rows pass once through the executors' disks.
+    """
+    splits = rows.rdd.getNumPartitions()
+    if splits <= files:
+        return rows
+    file = expr(f"CAST(spark_partition_id() * {files}L div {splits} AS INT)")
+    return rows.withColumn(_FILE, file).repartitionById(files, _FILE).drop(_FILE)
 
 
 class _TopicRun:
@@ -216,7 +233,7 @@ class _TopicRun:
             for topic, end in ends.items()
             if (start := before.get(topic, BEGINNING)) < end
         )
-        frame = batch.withColumn(DATE, expr(_DAY)).coalesce(max(1, -(-size // self._options.file_bytes)))
+        frame = in_files(batch.withColumn(DATE, expr(_DAY)), max(1, -(-size // self._options.file_bytes)))
         name = f"{query_id(self._checkpoint)}-{number:08}"
         if self._first:
             # A run that was killed left it: this one has the subscription.
