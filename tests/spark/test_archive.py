@@ -13,6 +13,7 @@ from typing import Any
 import pulsar
 import pyarrow as pa
 import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, archive, in_files
 from heliograph_spark.plan import subscription_hold as holding
@@ -321,6 +322,13 @@ def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
     assert values == ["archive", 2, 1, 1, 0, None]
     assert f"{named(topic)}: batch 0: 2 rows in 1 files" in done.stderr
     assert numbers(spark, tmp_path / "a", named(topic)) == [0, 1]
+    # Times have statistics in the file, by which readers leave row groups alone.
+    (file,) = data_files(tmp_path / "a")
+    group = pyarrow.parquet.ParquetFile(file).metadata.row_group(0)
+    columns = {group.column(number).path_in_schema: group.column(number) for number in range(group.num_columns)}
+    for name in ("__publishTime", "__eventTime"):
+        assert columns[name].physical_type == "INT64"
+    assert columns["__publishTime"].statistics.has_min_max
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def build_session(job: str, options: SessionOptions) -> SparkSession:
     builder = SparkSession.builder.appName(f"heliograph-spark {job}")
     settings = {
         "spark.sql.session.timeZone": "UTC",
+        # Spark's default, INT96, has no statistics in a file, and other readers have deprecated it.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.ui.showConsoleProgress": "false",
     }
     if master is not None:
