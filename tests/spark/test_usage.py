@@ -157,6 +157,19 @@ def test_a_comma_in_a_name_is_part_of_it(
     assert found == sent
 
 
+def test_the_last_message_before_a_report_counts_even_in_the_same_millisecond(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
+) -> None:
+    topic = f"persistent://{tenant}/n/t"
+    publish(client, topic, [b"1", b"2"])
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    last_ms = [reader.read_next(60_000).publish_timestamp() for _ in range(2)][-1]
+    reader.close()
+    report = tmp_path / "report"
+    options = UsageOptions(Broker(broker.service_url, broker.http_url), str(report), (tenant,))
+    assert usage(spark, options, lambda: (last_ms + 0.5) / 1000).messages == 2
+
+
 def test_growth_is_forecast_and_the_time_to_the_quota_follows_from_it(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
 ) -> None:

@@ -74,11 +74,12 @@ class UsageResult:
 def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] = time.time) -> UsageResult:
     """Count, forecast and write the report: ``parquet/``, ``csv/`` and ``usage.html`` below ``to``.
 
-    Messages published after ``now`` (seconds since 1970) is not counted. An earlier report there is replaced: the page
-    is deleted first and written last, so it is there only with the tables that it is made of. Raises
+    Messages published after the millisecond of ``now`` (seconds since 1970) are not counted. An earlier report there is
+    replaced: the page is deleted first and written last, so it is there only with the tables that it is made of. Raises
     :class:`PulsarSourceError`, naming what was wrong, and if another run has put its report there.
     """
-    now_ms = int(now() * 1000)
+    # Exclusive, as all ends in time are: what was published in this millisecond before now counts.
+    now_ms = int(now() * 1000) + 1
     connection = read_options(options.broker.source_options(topic="any"), streaming=False).connection
     wanted = find_partitions(connection, options.tenants)
     archived = {} if options.archive is None else _archived(spark, options.archive)
