@@ -19,7 +19,7 @@ from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, archive
 from heliograph_spark.plan import subscription_hold as holding
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.options import read_options
-from heliograph_spark.run.archived import archived_topics, read_archive, topic_directory
+from heliograph_spark.run.archived import archived_files, archived_topics, read_archive, topic_directory
 from heliograph_spark.run.session import Broker
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
@@ -230,6 +230,10 @@ def test_a_batch_that_was_half_in_its_places_when_the_job_was_killed_is_written_
     last = max(int(each.name) for each in (state / "commits").glob("[0-9]*"))
     for each in [state / "commits" / str(last), state / "commits" / f".{last}.crc"]:
         each.unlink()
+    (complete,) = tmp_path.glob(f"topic=*/_complete-*-{last + 1:08}")
+    complete.unlink()
+    found = numbers(spark, tmp_path, named(topic))
+    assert 0 < len(found) < 40
     moved, *_ = sorted(tmp_path.glob(f"topic=*/date=*/*-{last:08}-*.parquet"))
     for left in (tmp_path / "_staging" / f"{Path(topic_directory('', named(topic))).name}{own}" for own in ("+1", "")):
         (left / moved.parent.name).mkdir(parents=True)
@@ -241,6 +245,64 @@ def test_a_batch_that_was_half_in_its_places_when_the_job_was_killed_is_written_
     assert again.error is None
     assert numbers(spark, tmp_path, named(topic)) == list(range(40))
     assert list((tmp_path / "_staging").glob("topic=*")) == [beside]
+
+
+def test_a_batch_is_read_when_all_its_files_are_in_their_places(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, [b"0", b"1"])
+    assert run(spark, broker, tmp_path, topics=(topic,)).rows == 2
+    (file,) = data_files(tmp_path)
+    # One more file of the next batch, which a job is about to put into its places; it is not even opened.
+    half = file.with_name(file.name.replace("-00000000-", "-00000001-"))
+    half.write_bytes(b"half a batch")
+    assert numbers(spark, tmp_path, named(topic)) == [0, 1]
+    assert archived_files(spark, str(tmp_path), named(topic)) == [f"{file.parent.name}/{file.name}"]
+    publish(client, topic, [b"2"])
+    reader = read_archive(spark, str(tmp_path), named(topic))
+    assert run(spark, broker, tmp_path, topics=(topic,)).rows == 1
+    # It goes on with the files it has listed.
+    assert reader.count() == 2
+    assert numbers(spark, tmp_path, named(topic)) == [0, 1, 2]
+    assert len(archived_files(spark, str(tmp_path), named(topic))) == 2
+    publish(client, topic, [b"3"])
+    assert run(spark, broker, tmp_path, topics=(topic,)).rows == 1
+    # The one before the last is for who lists them now; earlier ones are gone.
+    assert sorted(each.name[-9:] for each in tmp_path.glob("topic=*/_complete-*")) == ["-00000002", "-00000003"]
+
+
+def test_a_batch_that_only_spark_does_not_know_to_be_done_stays_as_readers_have_it(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, [b"0", b"1"])
+    assert run(spark, broker, tmp_path, topics=(topic,)).rows == 2
+    before = [(file, file.stat().st_ino) for file in data_files(tmp_path)]
+    (state,) = (tmp_path / "_checkpoint").glob("topic=*")
+    for each in [state / "commits" / "0", state / "commits" / ".0.crc"]:
+        each.unlink()
+    again = run(spark, broker, tmp_path, topics=(topic,))
+    assert (again.rows, again.lag, again.error) == (0, 0, None)
+    assert [(file, file.stat().st_ino) for file in data_files(tmp_path)] == before
+
+
+def test_a_checkpoint_older_than_the_files_is_refused_and_nothing_is_left_out(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, [b"0"])
+    assert run(spark, broker, tmp_path, topics=(topic,)).rows == 1
+    shutil.copytree(tmp_path / "_checkpoint", tmp_path / "older")
+    publish(client, topic, [b"1"])
+    assert run(spark, broker, tmp_path, topics=(topic,)).rows == 1
+    shutil.rmtree(tmp_path / "_checkpoint")
+    (tmp_path / "older").rename(tmp_path / "_checkpoint")
+    # The batch that was complete as number 1 would now be this message, too.
+    publish(client, topic, [b"2"])
+    refused = run(spark, broker, tmp_path, topics=(topic,))
+    assert refused.rows == 0
+    assert refused.error is not None
+    assert "it is older than" in refused.error
+    assert "goes on with batch 1" in refused.error
+    assert numbers(spark, tmp_path, named(topic)) == [0, 1]
 
 
 def test_splits_are_read_side_by_side_however_few_the_files_are(spark: SparkSession) -> None:

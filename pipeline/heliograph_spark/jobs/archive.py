@@ -5,7 +5,7 @@ below ``_staging`` and its files are then renamed into their places, under names
 all it needs to be exactly once: Spark repeats the batch of a killed run with the offsets it had, what such a batch had
 already put in its places is deleted by its number first, and no reader ever sees a message twice, whatever it reads
 with. (Spark's own file sink leaves the files of killed tasks among the others, and keeps a list that only Spark
-reads.)
+reads.) What reads through :mod:`heliograph_spark.run.archived` sees a batch whole or not at all.
 
 The files of a micro-batch are as few as its bytes make of the file size asked for. Its splits are read side by side
 all the same: where they are more than the files a shuffle brings neighbours together.
@@ -34,7 +34,15 @@ from heliograph_spark.plan.positions import BEGINNING
 from heliograph_spark.plan.ranges import Range, stored_bytes
 from heliograph_spark.plan.subscription_hold import Hold, backlog
 from heliograph_spark.plan.topics import find_topics, ledgers_of
-from heliograph_spark.run.archived import DATE, keep_columns, topic_directory
+from heliograph_spark.run.archived import (
+    DATE,
+    batch_name,
+    complete_batches,
+    complete_up_to,
+    keep_columns,
+    mark_complete,
+    topic_directory,
+)
 from heliograph_spark.run.checkpoints import committed_offsets, offsets_of, query_id
 from heliograph_spark.run.files import STAGING, Directory, stage
 from heliograph_spark.run.session import Broker, progress, reason
@@ -227,14 +235,24 @@ class _TopicRun:
 
     def _write(self, batch: DataFrame, number: int, asked: ReadOptions) -> None:
         """Write one micro-batch into its places, or again if a killed run did it in part."""
+        query = query_id(self._checkpoint)
         before, ends = offsets_of(self._checkpoint, number - 1), offsets_of(self._checkpoint, number)
+        if (complete := complete_batches(self._files, query)) > number:
+            # Readers may have the files open.
+            if complete > number + 1 or complete_up_to(self._files, query, complete) != ends:
+                raise JobError(
+                    f"{self._checkpoint.path}: it is older than {self._files.path}, in which the batches of this query"
+                    f" up to {complete - 1} are complete, and goes on with batch {number}"
+                )
+            progress(f"{self._topic}: batch {number}: a run before this one has written it")
+            return
         size = stored_bytes(
             Range(topic, start, end, within(ledgers_of(asked.connection, topic).stored, start, end))
             for topic, end in ends.items()
             if (start := before.get(topic, BEGINNING)) < end
         )
         frame = in_files(batch.withColumn(DATE, expr(_DAY)), max(1, -(-size // self._options.file_bytes)))
-        name = f"{query_id(self._checkpoint)}-{number:08}"
+        name = batch_name(query, number)
         if self._first:
             # A run that was killed left it: this one has the subscription.
             for left in self._archive.names(STAGING):
@@ -244,6 +262,7 @@ class _TopicRun:
         rows = stage(self._archive, self._own, frame, DATE)
         # From here on it takes a moment, and a killed run's part of it is undone first.
         if self._first:
+            mark_complete(self._files, query, number, before)
             for left in self._files.matching(f"{DATE}=*/{name}-*"):
                 self._files.delete(left)
             self._first = False
@@ -255,6 +274,7 @@ class _TopicRun:
             self._files.make(day)
             self.bytes += self._archive.size(file)
             self._archive.rename(file, f"{self._directory}/{day}/{name}-{place:05}.parquet")
+        mark_complete(self._files, query, number + 1, ends)
         self._archive.delete(staging)
         self.rows += rows
         self.files += len(found)

@@ -32,7 +32,7 @@ from pyspark.sql.types import BinaryType, StringType
 
 from heliograph_spark.plan.errors import JobError, MissingFileError, PulsarSourceError
 from heliograph_spark.plan.options import full_name
-from heliograph_spark.run.archived import DATE, archived_topics, read_archive, topic_directory
+from heliograph_spark.run.archived import DATE, archived_files, archived_topics, read_archive, topic_directory
 from heliograph_spark.run.files import STAGING, Directory, stage
 from heliograph_spark.run.schemas import METADATA, VALUE
 from heliograph_spark.run.session import progress, reason
@@ -152,7 +152,7 @@ def _file_of(version: int) -> str:
 def _make(spark: SparkSession, options: CompactOptions, topic: str) -> tuple[Table, bool]:
     """Return the newest table of a topic and whether it was made now."""
     # The archive only ever adds files, each under a name of its own.
-    files = Directory(spark, topic_directory(options.path, topic)).matching(f"{DATE}=*/*.parquet")
+    files = archived_files(spark, options.path, topic)
     made_of = hashlib.sha256("\n".join(files).encode()).hexdigest()
     directory = Directory(spark, topic_directory(options.to, topic))
     newest = _newest(directory)

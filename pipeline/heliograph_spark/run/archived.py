@@ -1,8 +1,11 @@
 """The layout of an archive in its directory: the files of a topic, their columns, and reading them.
 
-``PATH/topic=<name>/date=<day>/*.parquet``, with the topic's whole name percent-encoded and the UTC day of the publish
-time; the last ``PATH/topic=<name>/_columns-<number>.json`` has the columns of all its files together. Names that begin
-with an underscore or a dot are not data, for Spark as for pyarrow.
+``PATH/topic=<name>/date=<day>/<query>-<batch>-<file>.parquet``, with the topic's whole name percent-encoded and the UTC
+day of the publish time; the last ``PATH/topic=<name>/_columns-<number>.json`` has the columns of all its files
+together. Names that begin with an underscore or a dot are not data, for Spark as for pyarrow.
+
+The files of a batch come into their places one by one. ``_complete-<query>-<number>`` says of how many batches all are
+there; what is read here leaves out the files of later ones.
 """
 
 from __future__ import annotations
@@ -10,12 +13,14 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections.abc import Mapping
 from urllib.parse import quote, unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from heliograph_spark.plan.errors import JobError, MissingFileError, SchemaError
+from heliograph_spark.plan.positions import Position, read_offsets, write_offsets
 
 from .files import Directory
 from .widening import widened_record
@@ -23,6 +28,7 @@ from .widening import widened_record
 TOPIC = "topic"
 DATE = "date"
 _COLUMNS = re.compile(r"_columns-(\d{6})\.json")
+_COMPLETE = re.compile(r"_complete-(.+)-(\d{8})")
 
 
 def topic_directory(path: str, topic: str) -> str:
@@ -51,8 +57,76 @@ def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:
     columns = archived_columns(spark, path, topic)
     if columns is None:
         raise JobError(f"{path}: {topic} is not archived there")
+    # Before the files are listed: those of a batch that ends meanwhile may not all be among them.
+    complete = _complete(Directory(spark, directory))
     frame: DataFrame = spark.read.schema(StructType([*columns.fields]).add(DATE, "date")).parquet(directory)
+    file = frame.metadataColumn("_metadata")["file_name"]
+    for query, batches in complete.items():
+        frame = frame.where(~(file.startswith(f"{query}-") & (file >= batch_name(query, batches))))
     return frame
+
+
+def archived_files(spark: SparkSession, path: str, topic: str) -> list[str]:
+    """Return the files of a topic that :func:`read_archive` reads, by their names below the topic's directory."""
+    directory = Directory(spark, topic_directory(path, topic))
+    later = {f"{query}-": batch_name(query, batches) for query, batches in _complete(directory).items()}
+    return [
+        each
+        for each in directory.matching(f"{DATE}=*/*.parquet")
+        if not any(each.split("/")[1].startswith(query) and each.split("/")[1] >= name for query, name in later.items())
+    ]
+
+
+def batch_name(query: str, batch: int) -> str:
+    """Return how the names of the files of a batch begin; they are ordered as the batches are."""
+    return f"{query}-{batch:08}"
+
+
+def complete_batches(directory: Directory, query: str) -> int:
+    """Return of how many batches of a query all files are in their places; 0 also if nothing is recorded."""
+    return _complete(directory).get(query, 0)
+
+
+def complete_up_to(directory: Directory, query: str, batches: int) -> dict[str, Position]:
+    """Return the end in each partition of so many complete batches, as :func:`mark_complete` recorded it."""
+    name = _marker(query, batches)
+    try:
+        return read_offsets(json.loads(directory.read_text(name)))
+    except ValueError as error:
+        raise JobError(f"{directory.path}/{name}: the ends of an archive's batches cannot be read: {error}") from error
+
+
+def mark_complete(directory: Directory, query: str, batches: int, ends: Mapping[str, Position]) -> None:
+    """Record that all files of so many batches of a query are in their places, and the ends of the last one.
+
+    Nothing changes if that, or more, is recorded already.
+    """
+    recorded = _complete(directory).get(query)
+    if recorded is not None and recorded >= batches:
+        return
+    name = _marker(query, batches)
+    directory.write_text(f"{name}.unfinished", json.dumps(write_offsets(ends)))
+    directory.rename(f"{name}.unfinished", name)
+    if recorded is None:
+        return
+    # The one before stays: who lists the directory meanwhile may not see this one yet.
+    for left in directory.names():
+        found = _COMPLETE.fullmatch(left)
+        if found and found[1] == query and int(found[2]) < recorded:
+            directory.delete(left)
+
+
+def _marker(query: str, batches: int) -> str:
+    return f"_complete-{batch_name(query, batches)}"
+
+
+def _complete(directory: Directory) -> dict[str, int]:
+    """Return of how many batches of each query all files are in their places."""
+    found: dict[str, int] = {}
+    for each in map(_COMPLETE.fullmatch, directory.names()):
+        if each:
+            found[each[1]] = max(int(each[2]), found.get(each[1], 0))
+    return found
 
 
 def archived_columns(spark: SparkSession, path: str, topic: str) -> StructType | None:
