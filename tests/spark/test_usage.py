@@ -15,12 +15,16 @@ from typing import Any
 
 import pulsar
 import pytest
+from heliograph_spark.jobs.plan.broker_stats import PartitionStats, stats_of
+from heliograph_spark.jobs.plan.forecast import interval_for
 from heliograph_spark.jobs.usage import UsageOptions, usage
+from heliograph_spark.plan.options import Connection
 from heliograph_spark.run.session import Broker, reason
 from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import fresh_name, ignore_receipt, publish, rest
+from tests.support.polling import eventually
 
 from .test_replay import archive, documented, program
 
@@ -168,6 +172,62 @@ def test_the_last_message_before_a_report_counts_even_in_the_same_millisecond(
     report = tmp_path / "report"
     options = UsageOptions(Broker(broker.service_url, broker.http_url), str(report), (tenant,))
     assert usage(spark, options, lambda: (last_ms + 0.5) / 1000).messages == 2
+
+
+def test_keys_and_intervals_are_counted_in_one_reading(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    client: pulsar.Client,
+    tenant: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer = client.create_producer(f"persistent://{tenant}/n/once", batching_enabled=False)
+    for number in range(40):
+        producer.send_async(b"x" * 10, ignore_receipt, event_timestamp=1_700_000_000_000 + number * 3_600_000)
+    producer.flush()
+    producer.close()
+
+    def and_then_truncate(span_s: float) -> int:
+        # Between the two counts nothing of the topic stays.
+        rest(broker, "DELETE", f"persistent/{tenant}/n/once/truncate")
+        stored = f"persistent/{tenant}/n/once/internalStats"
+        eventually(lambda: rest(broker, "GET", stored)["numberOfEntries"] == 0, what="the messages being deleted")
+        return interval_for(span_s)
+
+    monkeypatch.setattr("heliograph_spark.jobs.usage.interval_for", and_then_truncate)
+    report = tmp_path / "report"
+    options = UsageOptions(Broker(broker.service_url, broker.http_url), str(report), (tenant,), clock="event")
+    assert usage(spark, options).messages == 40
+    assert sum(row["bytes"] for row in table(spark, report, "series")) >= 390
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left_out_and_named(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    client: pulsar.Client,
+    tenant: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept, deleted = f"persistent://{tenant}/n/kept", f"persistent://{tenant}/n/deleted"
+    for topic in (kept, deleted):
+        publish(client, topic, [b"1", b"2"])
+
+    def and_then_delete(connection: Connection, partition: str) -> PartitionStats | None:
+        found = stats_of(connection, partition)
+        if partition == kept and not gone:
+            gone.append(deleted)
+            rest(broker, "DELETE", f"persistent/{tenant}/n/deleted?force=true")
+        return found
+
+    gone: list[str] = []
+    monkeypatch.setattr("heliograph_spark.jobs.usage.stats_of", and_then_delete)
+    options = UsageOptions(Broker(broker.service_url, broker.http_url), str(tmp_path), (tenant,))
+    done = usage(spark, options)
+    assert (done.topics, done.messages, done.gone, done.error) == (1, 2, (deleted,), None)
+    assert [row["topic"] for row in table(spark, tmp_path, "topics")] == [kept]
+    assert f"left out: {deleted}" in (tmp_path / "usage.html").read_text()
 
 
 def test_growth_is_forecast_and_the_time_to_the_quota_follows_from_it(

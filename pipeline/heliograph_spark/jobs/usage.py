@@ -1,7 +1,8 @@
 """The job ``usage``: who stores how much, how fast it grows, who lags, and when a backlog quota is reached.
 
-Messages are counted in Spark, read through the data source twice: once by key, once by interval. The driver
-gets one row for each partition, and at most 400 intervals of it.
+Messages are counted in Spark, by key and by interval, and read through the data source once: between the two counts the
+executors' disks keep key, size and time of each. The driver gets one row for each partition, and at most 400 intervals
+of it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from dataclasses import asdict, dataclass, fields
 from functools import reduce
 from typing import Any, Literal, get_args, get_type_hints
 
+from py4j.protocol import Py4JError
 from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -29,11 +32,12 @@ from heliograph_spark.jobs.plan.usage_statistics import (
     partition_usage,
     topic_usage,
 )
+from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.options import names_of, read_options
-from heliograph_spark.plan.topics import PARTITION
-from heliograph_spark.run.archived import archived_topics, read_archive, topic_directory
+from heliograph_spark.plan.topics import PARTITION, is_there, topic_of
+from heliograph_spark.run.archived import archived_files, archived_topics, read_archive, topic_directory
 from heliograph_spark.run.files import Directory
-from heliograph_spark.run.session import Broker, progress
+from heliograph_spark.run.session import Broker, progress, reason
 
 from .publishing import aside, put_in_place
 from .usage_report import Report, html
@@ -59,7 +63,7 @@ class UsageOptions:
 
 @dataclass(frozen=True, slots=True)
 class UsageResult:
-    """The result of the count; ``report`` is the page."""
+    """The result of the count; ``report`` is the page, and ``gone`` are topics that were deleted meanwhile."""
 
     tenants: int
     namespaces: int
@@ -67,6 +71,7 @@ class UsageResult:
     messages: int
     bytes: int
     report: str
+    gone: tuple[str, ...] = ()
     job: str = "usage"
     error: str | None = None
 
@@ -75,7 +80,8 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
     """Count, forecast and write the report: ``parquet/``, ``csv/`` and ``usage.html`` below ``to``.
 
     Messages published after the millisecond of ``now`` (seconds since 1970) are not counted. An earlier report there is
-    replaced: the page is deleted first and written last, so it is there only with the tables that it is made of. Raises
+    replaced: the page is deleted first and written last, so it is there only with the tables that it is made of. A
+    topic that is deleted while it is counted is left out, and what was counted is counted again. Raises
     :class:`PulsarSourceError`, naming what was wrong, and if another run has put its report there.
     """
     # Exclusive, as all ends in time are: what was published in this millisecond before now counts.
@@ -85,10 +91,31 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
     archived = {} if options.archive is None else _archived(spark, options.archive)
     directory = Directory(spark, options.to)
     directory.make()
-    found = [stats_of(connection, each) for each in wanted]
-    stats = [each for each in found if each is not None]
-    progress(f"counting {len({each.topic for each in stats})} topics in {len(stats)} partitions")
-    rows = _messages(spark, options, stats, now_ms)
+    while True:
+        stats = [each for each in (stats_of(connection, name) for name in wanted) if each is not None]
+        there = {each.topic for each in stats}
+        # A partition that was never used has no statistics either, but its topic is there.
+        gone = tuple(sorted(each for each in set(map(topic_of, wanted)) - there if not is_there(connection, each)))
+        progress(f"counting {len(there)} topics in {len(stats)} partitions")
+        try:
+            return _reported(spark, options, directory, stats, archived, gone, now_ms)
+        except (PulsarSourceError, PySparkException, Py4JError) as error:
+            if all(stats_of(connection, each.partition) is not None for each in stats):
+                raise
+            progress(f"{reason(error)}; a topic has been deleted meanwhile, and the others are counted again")
+
+
+def _reported(
+    spark: SparkSession,
+    options: UsageOptions,
+    directory: Directory,
+    stats: Sequence[PartitionStats],
+    archived: Mapping[str, tuple[int, int]],
+    gone: tuple[str, ...],
+    now_ms: int,
+) -> UsageResult:
+    """Count these partitions and put the report of them into its place."""
+    rows = _messages(spark, options, stats, now_ms).persist(StorageLevel.DISK_ONLY)
     by_key = rows.groupBy("topic", "partition", "key").agg(
         f.count("*").alias("messages"),
         f.sum("bytes").alias("bytes"),
@@ -98,6 +125,7 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
     by_key = by_key.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         counted, moment = _counted(rows, by_key, now_ms, options.clock)
+        rows.unpersist()
         keys = by_key.where("key IS NOT NULL").groupBy("topic", "key")
         keys = keys.agg(f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
         both = [partition_usage(each, counted.get(each.partition, Counted()), moment) for each in stats]
@@ -114,10 +142,12 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
             keys=_most(keys, topics),
             forecasts={usage.partition: found for usage, found in both if found is not None},
             counted=counted,
+            gone=gone,
         )
         with aside(directory, now_ms) as own:
             _write(spark, directory, own, report, keys)
     finally:
+        rows.unpersist()
         by_key.unpersist()
     return UsageResult(
         len(report.tenants),
@@ -126,6 +156,7 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
         sum(each.messages for each in topics),
         sum(each.bytes for each in topics),
         f"{options.to.rstrip('/')}/{REPORT}",
+        gone,
     )
 
 
@@ -206,7 +237,7 @@ def _archived(spark: SparkSession, path: str) -> dict[str, tuple[int, int]]:
     found = {}
     for topic in archived_topics(spark, path):
         directory = Directory(spark, topic_directory(path, topic))
-        sizes = [directory.size(name) for name in directory.matching("date=*/*.parquet")]
+        sizes = [directory.size(name) for name in archived_files(spark, path, topic)]
         found[topic] = read_archive(spark, path, topic).count(), sum(sizes)
     return found
 

@@ -25,7 +25,11 @@ _INK, _WARM, _PALE = "#1f4e79", "#c8553d", "#9db8d2"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The contents of the page; ``keys`` of the biggest topics, each with messages and bytes; the rest by partition."""
+    """The contents of the page.
+
+    ``keys`` are those of the biggest topics, each with messages and bytes, ``gone`` the topics that were deleted while
+    they were counted; the rest is by partition.
+    """
 
     moment_ms: int
     clock: str
@@ -37,6 +41,7 @@ class Report:
     keys: Mapping[str, Sequence[tuple[str, int, int]]]
     forecasts: Mapping[str, Forecast]
     counted: Mapping[str, Counted]
+    gone: Sequence[str] = ()
 
 
 def html(report: Report) -> str:
@@ -51,6 +56,7 @@ def html(report: Report) -> str:
     parts = [
         f"<h1>Usage</h1><p>As of {write_moment(report.moment_ms)}, by {escape(report.clock)} time:"
         f" {messages:,} messages, {size(total)} bytes, in {len(report.topics)} topics.</p>",
+        _gone(report.gone),
         images,
         _method(report),
         _groups("Tenants", report.tenants),
@@ -62,6 +68,10 @@ def html(report: Report) -> str:
     ]
     head = f'<head><meta charset="utf-8"><title>Usage</title><style>{_STYLE}</style></head>'
     return f'<!DOCTYPE html><html lang="en">{head}<body>{"".join(parts)}</body></html>\n'
+
+
+def _gone(topics: Sequence[str]) -> str:
+    return f"<p>Deleted while they were counted, and left out: {escape(', '.join(topics))}.</p>" if topics else ""
 
 
 _STYLE = (
