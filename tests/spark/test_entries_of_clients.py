@@ -55,7 +55,8 @@ def _decoded(broker: RunningBroker, topic: str, partition: int, messages: int, c
     return found
 
 
-def _of_client(message: pulsar.Message) -> dict[str, Any]:
+def of_client(message: pulsar.Message) -> dict[str, Any]:
+    """Return the columns of a message as the official client gives it, times in microseconds."""
     message_id = message.message_id()
     return {
         "value": None if message._message.has_null_value() else message.data(),
@@ -109,7 +110,7 @@ def test_each_column_is_what_the_official_client_gives(
     count = len(CODECS) * 53 + 1
 
     reader = client.create_reader(name, pulsar.MessageId.earliest)
-    expected = [_of_client(reader.read_next(60_000)) for _ in range(count)]
+    expected = [of_client(reader.read_next(60_000)) for _ in range(count)]
     found = _decoded(broker, name, 1, count, compiled)
     for row in found:
         row["__messageProperties"] = dict(row["__messageProperties"])
@@ -130,7 +131,7 @@ def test_schema_versions_and_null_values(
     producer.send(None)
     name = f"persistent://public/default/{topic}"
     reader = client.create_reader(name, pulsar.MessageId.earliest)
-    expected = [_of_client(reader.read_next(60_000)) for _ in range(2)]
+    expected = [of_client(reader.read_next(60_000)) for _ in range(2)]
     found = _decoded(broker, name, -1, 2, compiled)
     for row in found:
         row["__messageProperties"] = dict(row["__messageProperties"])

@@ -32,6 +32,7 @@ _READ = (
         "predefinedSubscription",
         "subscriptionPrefix",
         "pollTimeoutMs",
+        "includeColumns",
     ),
     *("waitingForNonExistedTopic", "acknowledgePredefinedSubscription", "pushDownFilters", "publishTimeSkewMs"),
 )
@@ -53,6 +54,10 @@ def _milliseconds(text: str) -> int:
     if not re.fullmatch(r"\d{1,15}", text):
         raise ValueError("not a number of milliseconds")
     return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def _divided(by: int) -> Callable[[str], int]:
@@ -143,6 +148,8 @@ class ReadOptions:
     push_down: bool = False
     #: By how much (ms) a message's publish time may differ from when the broker received it.
     skew_ms: int = 600_000
+    #: The columns of metadata that a query has beside the usual ones, by their names.
+    columns: tuple[str, ...] = ()
 
     @property
     def looks_for_loss(self) -> bool:
@@ -296,6 +303,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         acknowledges=given.read("acknowledgePredefinedSubscription", _boolean, True),
         push_down=given.read("pushDownFilters", _boolean, False),
         skew_ms=given.read("publishTimeSkewMs", _milliseconds, 600_000),
+        columns=given.read("includeColumns", _names, ()),
     )
 
 

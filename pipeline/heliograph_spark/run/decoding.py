@@ -18,14 +18,14 @@ from heliograph_spark.plan.errors import SchemaError
 from heliograph_spark.wire.brokers import Brokers
 
 from .primitives import PRIMITIVES
-from .schemas import TopicSchema, columns_of
+from .schemas import METADATA, TopicSchema, columns_of
 
 _PARTITION = re.compile(r"-partition-(\d+)$")
 
 
 def check_columns(wanted: StructType, schema: TopicSchema, topic: str) -> None:
     """Raise :class:`SchemaError`, naming the column, if a query's own schema has one that the topic has not."""
-    offered = {field.name: field.dataType for field in columns_of(schema, topic).fields}
+    offered = {field.name: field.dataType for field in columns_of(schema, topic, METADATA.names).fields}
     for field in wanted.fields:
         if field.name not in offered:
             raise SchemaError(f"{topic} has no column {field.name!r}; it has {', '.join(offered)}")

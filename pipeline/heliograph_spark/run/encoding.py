@@ -19,16 +19,17 @@ from heliograph_spark.plan.timestamps import since_1970
 
 from .fitting import holds, record_for
 from .primitives import PRIMITIVES
-from .schemas import VALUE, TopicSchema
+from .schemas import METADATA, VALUE, TopicSchema
 
-#: Columns that say something of a message; reading gives two more, which only the broker can say.
+#: Columns that say something of a message; reading gives more, which only the broker or the producer can say.
 _WRITTEN: dict[str, tuple[type[t.DataType], ...]] = {
     "__key": (t.StringType, t.BinaryType),
+    "__orderingKey": (t.StringType, t.BinaryType),
     "__topic": (t.StringType,),
     "__eventTime": (t.TimestampType,),
     "__messageProperties": (t.MapType,),
 }
-_BY_BROKER = ("__messageId", "__publishTime")
+_NOT_WRITTEN = frozenset(METADATA.names) - _WRITTEN.keys()
 
 #: A value whose topic has no schema gets this one; the client cannot register those of booleans and times.
 _REGISTERED = ("BYTES", "STRING", "INT8", "INT16", "INT32", "INT64", "FLOAT", "DOUBLE")
@@ -125,7 +126,7 @@ class Encoder:
             if field.name in _WRITTEN:
                 if not isinstance(field.dataType, _WRITTEN[field.name]):
                     raise SchemaError(f"column {field.name!r} cannot be {field.dataType.simpleString()}")
-            elif field.name not in _BY_BROKER:
+            elif field.name not in _NOT_WRITTEN:
                 values.append(field)
         if not values:
             raise SchemaError(
@@ -199,12 +200,15 @@ class Encoder:
         Raises :class:`SchemaError` for a key that it cannot send.
         """
         found: dict[str, Any] = {}
-        key, event_time, properties = (row.get(each) for each in ("__key", "__eventTime", "__messageProperties"))
-        if key is not None:
+        event_time, properties = (row.get(each) for each in ("__eventTime", "__messageProperties"))
+        for column, argument in (("__key", "partition_key"), ("__orderingKey", "ordering_key")):
+            key = row.get(column)
+            if key is None:
+                continue
             try:
-                found["partition_key"] = key.decode() if isinstance(key, bytes) else key
+                found[argument] = key.decode() if isinstance(key, bytes) else key
             except UnicodeDecodeError as error:
-                raise SchemaError(f"column '__key': {key.hex()} is not UTF-8, which the client's keys are") from error
+                raise SchemaError(f"column {column!r}: {key.hex()} is not UTF-8, as the client's keys are") from error
         if isinstance(event_time, datetime):
             found["event_timestamp"] = since_1970(event_time)
         if properties:

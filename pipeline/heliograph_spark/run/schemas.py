@@ -10,21 +10,34 @@ from typing import Any
 from heliograph_api.protocol import wire_pb2 as wire
 from pyspark.sql import types as t
 
-from heliograph_spark.plan.errors import SchemaError
+from heliograph_spark.plan.errors import OptionError, SchemaError
 from heliograph_spark.wire.brokers import Brokers
 
 from .primitives import PRIMITIVES, UNNAMED
 
-METADATA = t.StructType(
-    [
-        t.StructField("__key", t.BinaryType()),
-        t.StructField("__topic", t.StringType()),
-        t.StructField("__messageId", t.BinaryType()),
-        t.StructField("__publishTime", t.TimestampType()),
-        t.StructField("__eventTime", t.TimestampType()),
-        t.StructField("__messageProperties", t.MapType(t.StringType(), t.StringType())),
-    ]
-)
+#: What every query has, in the order of the Scala connector.
+_USUAL = [
+    t.StructField("__key", t.BinaryType()),
+    t.StructField("__topic", t.StringType()),
+    t.StructField("__messageId", t.BinaryType()),
+    t.StructField("__publishTime", t.TimestampType()),
+    t.StructField("__eventTime", t.TimestampType()),
+    t.StructField("__messageProperties", t.MapType(t.StringType(), t.StringType())),
+]
+#: What a query has that asks for it.
+_FURTHER = [
+    t.StructField("__ledger", t.LongType()),
+    t.StructField("__entry", t.LongType()),
+    t.StructField("__batchIndex", t.IntegerType()),
+    t.StructField("__partition", t.IntegerType()),
+    t.StructField("__orderingKey", t.BinaryType()),
+    t.StructField("__producer", t.StringType()),
+    t.StructField("__sequenceId", t.LongType()),
+    t.StructField("__schemaVersion", t.BinaryType()),
+    t.StructField("__redeliveryCount", t.IntegerType()),
+]
+#: All columns that say something of a message and are no part of it.
+METADATA = t.StructType([*_USUAL, *_FURTHER])
 #: The one column of a topic whose messages are no records.
 VALUE = "value"
 _RAW_HINT = "allowDifferentTopicSchemas=true gives the bytes"
@@ -111,11 +124,14 @@ def _parsed(schema: TopicSchema) -> Any:
     return None if schema.definition is None else json.loads(schema.definition)
 
 
-def columns_of(schema: TopicSchema, topic: str) -> t.StructType:
-    """Return the columns of a topic's messages, metadata last. Raises :class:`SchemaError`, naming the field.
+def columns_of(schema: TopicSchema, topic: str, further: Sequence[str] = ()) -> t.StructType:
+    """Return the columns of a topic's messages, metadata last: the usual ones, and of the others those of ``further``.
 
-    Raises :class:`SchemaError`, naming the field.
+    Raises :class:`SchemaError`, naming the field, and :class:`OptionError` for a name in ``further`` that is none.
     """
+    if unknown := [name for name in further if name not in METADATA.names]:
+        names = ", ".join(field.name for field in _FURTHER)
+        raise OptionError(f"includeColumns: {unknown[0]!r} is no column of metadata; there are {names}")
     if schema.definition is not None:
         record = _Types(topic, logical=schema.kind == "AVRO").of(_parsed(schema), "")
         if not isinstance(record, t.StructType):
@@ -125,7 +141,11 @@ def columns_of(schema: TopicSchema, topic: str) -> t.StructType:
         values = [t.StructField(VALUE, PRIMITIVES[schema.kind].column)]
     else:
         raise SchemaError(f"the schema of {topic} is of type {schema.kind}, which has no columns here; {_RAW_HINT}")
-    return t.StructType([*values, *METADATA.fields])
+    for field in values:
+        if field.name in METADATA.names:
+            raise SchemaError(f"field {field.name!r} of {topic} has the name of a column of metadata; {_RAW_HINT}")
+    usual = [field.name for field in _USUAL]
+    return t.StructType([*values, *_USUAL, *(METADATA[name] for name in further if name not in usual)])
 
 
 def field_types(schema: TopicSchema, names: Collection[str]) -> dict[str, t.DataType]:

@@ -69,7 +69,7 @@ class PulsarDataSource(DataSource):
         endless = ("startingoffsets", "startingtime", "endingoffsets", "endingtime")
         options = read_options({k: v for k, v in self.options.items() if k.lower() not in endless}, streaming=True)
         schema, topics = _schema(options)
-        return columns_of(schema, _named(topics))
+        return columns_of(schema, _named(topics), options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
