@@ -6,7 +6,10 @@ moves over as it is.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heliograph_spark.run.stream_metrics import MetricsServer
 
 
 def register(spark: Any) -> None:
@@ -23,3 +26,19 @@ def register(spark: Any) -> None:
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+
+
+def serve_metrics(spark: Any, port: int, address: str = "0.0.0.0") -> MetricsServer:
+    """Serve the metrics of a ``SparkSession``'s streaming queries of this source to Prometheus, at ``/metrics``.
+
+    It counts from now on, by Spark's progress, for queries that are started or running; port 0 is any free one. Needs
+    ``prometheus-client``. Raises :class:`PulsarSourceError` without it, and :class:`OSError` if the port is in use.
+    """
+    from heliograph_spark.plan.errors import PulsarSourceError
+
+    try:
+        from heliograph_spark.run.stream_metrics import MetricsServer
+    except ModuleNotFoundError as error:
+        raise PulsarSourceError(f"{error.name} is missing: pip install 'heliograph-spark[metrics]'") from error
+
+    return MetricsServer(spark, port, address)

@@ -9,6 +9,7 @@ import typer
 from heliograph_api.values.sizes import InvalidSize, parse_size
 from pyspark.sql import SparkSession
 
+from heliograph_spark import serve_metrics
 from heliograph_spark.run.session import Broker, Result, SessionOptions, pairs, run_job
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -76,6 +77,9 @@ def archive_command(
     file_size: Annotated[
         str, typer.Option(metavar="SIZE", help="Approximate size of a file: 128Mi, 1G or bytes.")
     ] = "128Mi",
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port for Prometheus metrics while it runs; none by default.")
+    ] = None,
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
     option: SourceOption = None,
@@ -97,7 +101,13 @@ def archive_command(
         checkpoint=checkpoint,
         file_bytes=file_bytes(file_size),
     )
-    run_job("archive", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: archive(spark, options))
+
+    def work(spark: SparkSession) -> Result:
+        if metrics_port is not None:
+            serve_metrics(spark, metrics_port)
+        return archive(spark, options)
+
+    run_job("archive", SessionOptions(master, pairs("--conf", conf)), result, work)
 
 
 @app.command("replay")

@@ -89,7 +89,7 @@ def test_the_wheel_has_the_pipeline_whole_and_of_the_shared_package_what_it_need
 def test_spark_is_no_requirement_and_the_requirements_are_those_of_the_whole_distribution() -> None:
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     own = tomllib.loads((PIPELINE / "pyproject.toml").read_text())["project"]
-    required = own["dependencies"] + own["optional-dependencies"]["jobs"]
+    required = [*own["dependencies"], *(each for extra in own["optional-dependencies"].values() for each in extra)]
     assert not [each for each in required if each.startswith("pyspark")]
     # One range for each package, wherever it is asked for.
     assert set(required) <= {*whole["dependencies"], *whole["optional-dependencies"]["spark"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 from heliograph_spark.plan.ledgers import Ledger, Ledgers, Loss, within
 from heliograph_spark.plan.positions import BEGINNING, Position, read_offsets, write_offsets
@@ -150,3 +151,42 @@ def test_entries_that_go_while_a_range_is_read_are_missed_and_others_are_not(
     gone = [place for place in between if place not in partition.stored]
     seen = Position(*whole[found]) if found < len(whole) else Position(whole[-1][0], whole[-1][1] + 1)
     assert partition.listed.lost_between(read, seen, planned) == len(gone)
+
+
+@given(STEPS, st.randoms(use_true_random=False))
+def test_the_lost_entries_of_ranges_that_follow_each_other_are_counted_once(
+    steps: list[tuple[str, int]], random: Random
+) -> None:
+    partition = Partition(exact=True)
+    every: list[tuple[int, int]] = []
+    offset = partition.listed.counted_beginning(BEGINNING)
+    read: set[tuple[int, int]] = set()
+    for step, number in [*steps, ("add", 1), ("read", 0)]:
+        match step:
+            case "add":
+                partition.add(number)
+                every += partition.stored[-number:]
+            case "roll":
+                partition.roll()
+            case "delete":
+                partition.delete(number)
+            case "read":
+                # Also up to an entry that was there when the end of the query was chosen, and is deleted now.
+                unread = [place for place in every if place > offset.entry_key and place[0] in partition.ledgers]
+                if not unread:
+                    continue
+                end = Position(*(random.choice(unread) if number else unread[-1]))
+                listed = partition.listed
+                lost = offset.lost + listed.lost_up_to(offset, end)
+                read |= {place for place in partition.stored if offset.entry_key < place <= end.entry_key}
+                offset = read_offsets(write_offsets({"t": listed.counted(end).with_lost(lost)}))["t"]
+                assert offset.lost == len([p for p in every if p <= offset.entry_key and p not in read])
+                event("lost" if lost else "whole")
+    assert offset.entry_key == every[-1]
+
+
+def test_an_offset_keeps_its_numbers_and_older_ones_have_fewer() -> None:
+    for position in (Position(3, 4), Position(3, 4, 5, added=-2), Position(3, -1, lost=7), Position(3, 4, 0, 9, 8)):
+        kept = read_offsets(write_offsets({"t": position}))["t"]
+        assert (kept, kept.added, kept.lost) == (position, position.added, position.lost)
+    assert write_offsets({"t": Position(3, 4, added=9)}) == {"t": "3:4#9"}

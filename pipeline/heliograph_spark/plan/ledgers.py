@@ -68,7 +68,7 @@ class Ledgers:
         """
         if self.added is None or not any(ledger.id == position.ledger for ledger in self.stored):
             return position
-        return position.at_count(self.added - self._stored_after(position) - self._deleted_after(position))
+        return position.at_count(self.added - self.stored_after(position) - self._deleted_after(position))
 
     def counted_beginning(self, position: Position) -> Position:
         """Return the position where a query begins: what was deleted before is not the query's."""
@@ -76,7 +76,8 @@ class Ledgers:
             return self.counted(position)
         return position.at_count(self.added - sum(ledger.entries for ledger in self.stored))
 
-    def _stored_after(self, position: Position) -> int:
+    def stored_after(self, position: Position) -> int:
+        """Return how many entries after the position are stored."""
         count = 0
         for ledger in self.stored:
             if ledger.id > position.ledger:
@@ -105,7 +106,7 @@ class Ledgers:
             # Its ledger is gone, and later ones may be.
             counted = -1
             if self.added is not None and start.added is not None:
-                counted = self.added - start.added - self._stored_after(start)
+                counted = self.added - start.added - self.stored_after(start)
             # Below zero the broker has begun to count again.
             missing = counted if counted >= 0 else missing or None
         if missing == 0:
@@ -113,6 +114,15 @@ class Ledgers:
         after = (each for each in self.stored if each.entries and (each.id, each.end) > (start.ledger, start.entry + 1))
         left = next(after, None)
         return Loss(start, None if left is None else Position(left.id, left.first), missing)
+
+    def lost_up_to(self, start: Position, end: Position) -> int:
+        """Return how many of the entries that :meth:`lost_after` finds are not after ``end``, as far as it is known.
+
+        What it returns for ranges that follow each other adds up to what was lost, each entry once.
+        """
+        found, later = self.lost_after(start), self.lost_after(self.counted(end))
+        lost = 0 if found is None else found.entries or 0
+        return max(0, lost - (0 if later is None else later.entries or 0))
 
     def lost_between(self, read: Position, found: Position, planned: Sequence[Ledger]) -> int:
         """Return how many entries after ``read`` and before ``found`` are gone of those that were ``planned``.

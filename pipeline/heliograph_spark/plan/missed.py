@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from .errors import DataLossError
@@ -10,12 +11,17 @@ from .positions import Position
 from .ranges import Range
 from .topics import ledgers_of
 
+log = logging.getLogger(__name__)
+
 #: Entries that were not received are looked for among the stored ones this often.
 _CHECK_EVERY_S = 1.0
 
 
 class Missed:
-    """Entries of a range that were not received: they are gone, or hold no message."""
+    """Entries of a range that were not received: they are gone, or hold no message.
+
+    Where the options let the query go on without those that are gone, the log names them.
+    """
 
     def __init__(self, wanted: Range, options: ReadOptions) -> None:
         self._range = wanted
@@ -33,7 +39,7 @@ class Missed:
             self._follows = True
             return
         self._last = place
-        if not self._options.looks_for_loss or (place.ledger == last.ledger and place.entry == last.entry + 1):
+        if not self._options.notices_loss or (place.ledger == last.ledger and place.entry == last.entry + 1):
             return
         if self._options.connection.admin_url is None:
             if last is self._range.start and not self._follows:
@@ -53,23 +59,26 @@ class Missed:
         now = ledgers_of(self._options.connection, self._range.topic)
         for read, found in gaps:
             if lost := now.lost_between(read, found, self._range.ledgers):
-                raise DataLossError(
-                    f"{self._range.topic}: {lost} of the entries after {read} and before {found} were deleted while"
-                    " the query read them (failOnDataLoss=false goes on without them)"
+                self._gone(
+                    f"{lost} of the entries after {read} and before {found} were deleted while the query read them"
+                    " (failOnDataLoss=false goes on without them)"
                 )
 
     def all_after(self, last: Position) -> None:
         """Take notice that nothing more is stored. Raises :class:`DataLossError`."""
+        if self._options.notices_loss:
+            self._gone(f"nothing is stored after {last}, but the query reads up to {self._range.end}")
+
+    def _gone(self, what: str) -> None:
         if self._options.looks_for_loss:
-            raise DataLossError(
-                f"{self._range.topic}: nothing is stored after {last}, but the query reads up to {self._range.end}"
-            )
+            raise DataLossError(f"{self._range.topic}: {what}")
+        log.warning("%s: %s", self._range.topic, what)
 
     def _check_first(self, first: Position) -> None:
         """Judge the first message without the ledgers, by which it may be the first of a later one."""
         start = self._range.start
         if first.ledger == start.ledger or first.entry > 0:
-            raise DataLossError(
-                f"{self._range.topic}: the messages after {start} and before {first} are gone (a retention, their"
-                " ledger's end, a TTL or a quota let them go; failOnDataLoss=false goes on without them)"
+            self._gone(
+                f"the messages after {start} and before {first} are gone (a retention, their ledger's end, a TTL or a"
+                " quota let them go; failOnDataLoss=false goes on without them)"
             )

@@ -152,9 +152,14 @@ class ReadOptions:
     columns: tuple[str, ...] = ()
 
     @property
+    def notices_loss(self) -> bool:
+        """Whether messages that are not stored any more are lost; those that compaction removed are not."""
+        return not self.reader.get("is_read_compacted")
+
+    @property
     def looks_for_loss(self) -> bool:
-        """Whether messages that are not stored any more end the query; those that compaction removed are not lost."""
-        return self.fail_on_data_loss and not self.reader.get("is_read_compacted")
+        """Whether lost messages end the query."""
+        return self.fail_on_data_loss and self.notices_loss
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from .errors import OptionError
 #: Offsets that can be given without a message id.
 Edge = Literal["earliest", "latest"]
 _TEXT = re.compile(r"(\d+):(-1|\d+)(?::(\d+))?")
-#: How an offset is kept: the position, and the number of entries added up to it where that is known.
-_KEPT = re.compile(r"([^#]+)(?:#(-?\d+))?")
+#: How an offset is kept: the position, the number of entries added up to it where that is known, and of those lost.
+_KEPT = re.compile(r"([^#~]+)(?:#(-?\d+))?(?:~(\d+))?")
 _LARGEST_ID = (1 << 63) - 1
 
 
@@ -31,13 +31,15 @@ class Position:
     """A message of one partition; ``batch`` is -1 for all messages of the entry. Ordered as the topic is.
 
     ``added`` is the number of entries added to the partition up to this one, by the broker's count, if that is known.
-    It is below zero before the entry from which the broker counts.
+    It is below zero before the entry from which the broker counts. ``lost`` is the number of entries before the
+    position that a query has not read, because they were deleted.
     """
 
     ledger: int
     entry: int
     batch: int = -1
     added: int | None = field(default=None, compare=False)
+    lost: int = field(default=0, compare=False)
 
     def _key(self) -> tuple[int, int, float]:
         return self.ledger, self.entry, self.batch if self.batch >= 0 else float("inf")
@@ -69,6 +71,10 @@ class Position:
     def at_count(self, added: int) -> Position:
         """Return the same position with the number of entries added up to it."""
         return replace(self, added=added)
+
+    def with_lost(self, lost: int) -> Position:
+        """Return the same position with the number of entries that a query lost up to it."""
+        return replace(self, lost=lost)
 
     def before(self) -> Position:
         """Return the position after which this message comes first: reading after it includes this one."""
@@ -146,15 +152,18 @@ def read_offsets(stored: Mapping[str, str]) -> dict[str, Position]:
 
 def write_offsets(positions: Mapping[str, Position]) -> dict[str, str]:
     """Return positions as Spark keeps them; :func:`read_offsets` reads them."""
-    return {
-        topic: str(position) if position.added is None else f"{position}#{position.added}"
-        for topic, position in sorted(positions.items())
-    }
+    return {topic: _written(position) for topic, position in sorted(positions.items())}
+
+
+def _written(position: Position) -> str:
+    added = "" if position.added is None else f"#{position.added}"
+    lost = f"~{position.lost}" if position.lost else ""
+    return f"{position}{added}{lost}"
 
 
 def _kept(text: str) -> Position:
     found = _KEPT.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no position")
-    position = Position.parse(found[1])
+    position = Position.parse(found[1]).with_lost(int(found[3] or 0))
     return position if found[2] is None else position.at_count(int(found[2]))

@@ -124,14 +124,16 @@ def _ledgers(topic: str, known: Mapping[str, Ledgers], options: ReadOptions) -> 
 
 
 def _check_stored(wanted: Range, ledgers: Ledgers, options: ReadOptions) -> None:
-    """Raise :class:`DataLossError` if entries after the range's start are gone; warn if that cannot be known."""
-    loss = ledgers.lost_after(wanted.start) if options.looks_for_loss else None
+    """Raise :class:`DataLossError` if entries after the range's start are gone and the options ask for it.
+
+    Otherwise the log names them, and so it does if it cannot be known whether there were any.
+    """
+    loss = ledgers.lost_after(wanted.start) if options.notices_loss else None
     if loss is None:
         return
-    if loss.entries is None:
-        log.warning("%s: %s", wanted.topic, loss)
-    else:
+    if loss.entries is not None and options.looks_for_loss:
         raise DataLossError(f"{wanted.topic}: {loss}")
+    log.warning("%s: %s", wanted.topic, loss)
 
 
 def _read(split: Split, columns: StructType, schema: TopicSchema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -206,10 +208,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held: set[str] = set()
         #: The ledgers by which the last offset was chosen.
         self._listed: dict[str, Ledgers] = {}
+        #: What Spark's progress says of each partition's end, beside the offsets.
+        self._reported: dict[str, dict[str, str | int]] = {}
+        #: Entries that a repeated batch lost and its offset, which was written before, does not have.
+        self._lost_since: dict[str, int] = {}
 
     def __getstate__(self) -> dict[str, object]:
         # To the tasks goes what they read with, not the driver's connections.
-        drivers = ("_brokers", "_tails", "_found", "_target", "_listed")
+        drivers = ("_brokers", "_tails", "_found", "_target", "_listed", "_reported", "_lost_since")
         return {name: value for name, value in self.__dict__.items() if name not in drivers}
 
     def _partitions(self) -> list[str]:
@@ -268,12 +274,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             new = within_bytes(known, limit.max_bytes)
         elif not isinstance(limit, ReadAllAvailable):
             raise PulsarSourceError(f"{type(limit).__name__}: messages are limited by maxBytesPerTrigger only")
-        for topic, ledgers in self._listed.items():
-            new[topic] = ledgers.counted(new[topic])
+        for topic, end in new.items():
+            new[topic] = self._with_counts(topic, read.get(topic, BEGINNING), end)
+        self._reported = {topic: self._report(topic, read.get(topic, BEGINNING), end) for topic, end in ends.items()}
         return write_offsets(new)
 
-    def reportLatestOffset(self) -> dict[str, str]:
-        return write_offsets(self._ends())
+    def _with_counts(self, topic: str, start: Position, end: Position) -> Position:
+        """Return the end of a range with the numbers of the entries that were added, and that were lost, up to it."""
+        ledgers = self._listed.get(topic)
+        if ledgers is None:
+            return end.with_lost(start.lost)
+        lost = start.lost + self._lost_since.pop(topic, 0)
+        if self._options.notices_loss:
+            lost += ledgers.lost_up_to(start, end)
+        return ledgers.counted(end).with_lost(lost)
+
+    def _report(self, topic: str, read: Position, last: Position) -> dict[str, str | int]:
+        found: dict[str, str | int] = {"last": str(last)}
+        if self._options.connection.admin_url is not None:
+            ledgers = self._listed.get(topic)
+            found["lag"] = 0 if ledgers is None else ledgers.stored_after(read)
+        return found
+
+    def reportLatestOffset(self) -> dict[str, dict[str, str | int]]:
+        # Spark asks for it right after the latest offset, and only shows it.
+        return self._reported
 
     def _ends(self) -> dict[str, Position]:
         """Return the last message of every partition: one question to its broker for each."""
@@ -287,9 +312,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         before = read_offsets(start)
         ranges = [Range(topic, before.get(topic, BEGINNING), last) for topic, last in read_offsets(end).items()]
-        # A batch that is repeated after a restart was planned by another driver.
+        ranges = [each for each in ranges if each.start < each.end]
         known, self._listed = self._listed, {}
-        return _splits([each for each in ranges if each.start < each.end], known, self._options)
+        if not known and self._options.connection.admin_url is not None:
+            # A batch that is repeated after a restart was planned by another driver.
+            known = {each.topic: ledgers_of(self._options.connection, each.topic) for each in ranges}
+            if self._options.notices_loss:
+                for each in ranges:
+                    lost = known[each.topic].lost_up_to(each.start, each.end) - (each.end.lost - each.start.lost)
+                    self._lost_since[each.topic] = max(0, lost)
+        return _splits(ranges, known, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
