@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -17,9 +16,12 @@ import pulsar
 from .credentials import tls_context
 from .errors import OptionError, PulsarSourceError, named
 from .handshake import check_welcome
+from .kept_http import KeptHandler
 from .options import Connection, auth_files, auth_kind, auth_token, basic_user
 
 ADMIN_WITHIN_S = 30.0
+_kept = KeptHandler()
+_plain = urllib.request.build_opener(_kept)
 
 
 def _authentication(settings: Mapping[str, Any]) -> pulsar.Authentication | None:
@@ -92,7 +94,7 @@ def ask_admin(connection: Connection, path: str) -> Any:
     url = f"{connection.admin_url}/admin/v2/{path}"
     request = urllib.request.Request(url, headers=_headers(connection.admin))
     try:
-        with urllib.request.urlopen(request, timeout=ADMIN_WITHIN_S, context=_tls(connection)) as answer:
+        with _opener(connection).open(request, timeout=ADMIN_WITHIN_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         if error.code == 404:
@@ -120,7 +122,8 @@ def _headers(settings: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
 
-def _tls(connection: Connection) -> ssl.SSLContext | None:
+def _opener(connection: Connection) -> urllib.request.OpenerDirector:
     if not str(connection.admin_url).startswith("https"):
-        return None
-    return tls_context(connection.admin, "admin")
+        return _plain
+    # The files of certificates may have changed since the last question.
+    return urllib.request.build_opener(urllib.request.HTTPSHandler(context=tls_context(connection.admin, "admin")))

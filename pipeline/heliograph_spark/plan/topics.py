@@ -10,6 +10,7 @@ from .connection import ask_admin, topic_path
 from .errors import OptionError, PulsarSourceError
 from .ledgers import Ledger, Ledgers
 from .options import Connection, ReadOptions, full_name
+from .side_by_side import for_each
 
 #: Suffix of a partition's name after its topic's.
 PARTITION = re.compile(r"-partition-\d+$")
@@ -29,8 +30,7 @@ def find_topics(options: ReadOptions) -> list[str]:
     if options.pattern is not None:
         return _matching(options.connection, options.pattern)
     if options.connection.admin_url is not None:
-        for topic in options.topics:
-            _check_is_there(options, topic)
+        for_each(options.topics, lambda topic: _check_is_there(options, topic))
     return list(options.topics)
 
 

@@ -11,6 +11,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from pyspark.sql import types as t
 
 from heliograph_spark.plan.errors import OptionError, SchemaError
+from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.wire.brokers import Brokers
 
 from .primitives import PRIMITIVES, UNNAMED
@@ -85,7 +86,7 @@ def schema_of_topic(brokers: Brokers, topic: str) -> TopicSchema:
 
 def common_schema(brokers: Brokers, topics: Sequence[str]) -> TopicSchema:
     """Return the one schema that all topics share. Raises :class:`SchemaError`, naming two topics that differ."""
-    found = {topic: schema_of_topic(brokers, topic) for topic in topics}
+    found = dict(zip(topics, for_each(topics, lambda topic: schema_of_topic(brokers, topic)), strict=True))
     if not found:
         return RAW
     first, *others = found.items()

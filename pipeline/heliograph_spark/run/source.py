@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -25,6 +26,7 @@ from heliograph_spark.plan.ledgers import Ledgers, within
 from heliograph_spark.plan.options import ReadOptions, read_options, write_options
 from heliograph_spark.plan.positions import BEGINNING, Position, read_offsets, write_offsets
 from heliograph_spark.plan.ranges import Range, cut, within_bytes
+from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.plan.topics import check_named_topics, ledgers_of, topic_of
 from heliograph_spark.wire.brokers import Brokers, shared
 from heliograph_spark.wire.entry_reader import LATEST, EntryReader
@@ -91,7 +93,7 @@ def _schema(options: ReadOptions) -> tuple[TopicSchema, list[str]]:
     """Return the schema that the query's topics share, and their partitions."""
     brokers = shared(options.connection)
     topics = find_partitions(brokers, options)
-    return (RAW if options.raw_values else common_schema(brokers, topics)), topics
+    return (RAW if options.raw_values else common_schema(brokers, sorted({topic_of(each) for each in topics}))), topics
 
 
 def _named(topics: Sequence[str]) -> str:
@@ -105,8 +107,9 @@ def _splits(ranges: Sequence[Range], known: Mapping[str, Ledgers], options: Read
     Raises :class:`DataLossError` if messages after the start of one are gone and the options ask for it.
     """
     planned = []
+    asked = _list_ledgers((each.topic for each in ranges if each.topic not in known), options)
     for each in ranges:
-        ledgers = _ledgers(each.topic, known, options)
+        ledgers = known.get(each.topic) or asked.get(each.topic)
         if ledgers is not None:
             _check_stored(each, ledgers, options)
             each = replace(each, ledgers=within(ledgers.stored, each.start, each.end))
@@ -117,10 +120,12 @@ def _splits(ranges: Sequence[Range], known: Mapping[str, Ledgers], options: Read
     return [Split(part) for each in planned for part in cut(each, most)]
 
 
-def _ledgers(topic: str, known: Mapping[str, Ledgers], options: ReadOptions) -> Ledgers | None:
+def _list_ledgers(topics: Iterable[str], options: ReadOptions) -> dict[str, Ledgers]:
+    """Return the ledgers of partitions; none without the REST API."""
     if options.connection.admin_url is None:
-        return None
-    return known.get(topic) or ledgers_of(options.connection, topic)
+        return {}
+    asked = list(topics)
+    return dict(zip(asked, for_each(asked, partial(ledgers_of, options.connection)), strict=True))
 
 
 def _check_stored(wanted: Range, ledgers: Ledgers, options: ReadOptions) -> None:
@@ -157,16 +162,19 @@ class BatchReader(DataSourceReader):
         brokers = shared(self._options.connection)
         topics = find_partitions(brokers, self._options)
         check_named_topics(self._options, topics)
-        ranges: list[Range] = []
-        for topic in filter(self._pruning.reads, topics):
-            end = end_of(brokers, topic, self._options)
-            if end is None or (start := start_of(brokers, topic, self._options, "earliest")) >= end:
-                continue
-            wanted = self._pruned(brokers, Range(topic, start, end))
-            if wanted.start < wanted.end:
-                ranges.append(wanted)
+        found = for_each(filter(self._pruning.reads, topics), lambda topic: self._range(brokers, topic))
         # Spark refuses a query of no partitions.
-        return _splits(ranges, {}, self._options) or [Split(Range("", BEGINNING, BEGINNING))]
+        return _splits([each for each in found if each is not None], {}, self._options) or [
+            Split(Range("", BEGINNING, BEGINNING))
+        ]
+
+    def _range(self, brokers: Brokers, topic: str) -> Range | None:
+        """Return what the query reads of a partition; None if there is nothing."""
+        end = end_of(brokers, topic, self._options)
+        if end is None or (start := start_of(brokers, topic, self._options, "earliest")) >= end:
+            return None
+        wanted = self._pruned(brokers, Range(topic, start, end))
+        return wanted if wanted.start < wanted.end else None
 
     def _pruned(self, brokers: Brokers, whole: Range) -> Range:
         """Return the range without messages published too early or too late, as the broker finds it by time."""
@@ -203,9 +211,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tails: dict[str, EntryReader] = {}
         self._found: tuple[float, list[str]] | None = None
         self._target: dict[str, Position] | None = None
-        #: The topics that have the query's schema, and the partitions that its subscription holds.
+        #: The topics that have the query's schema, and the partitions that its subscription holds, with what is read.
         self._checked = {topic_of(each) for each in topics}
-        self._held: set[str] = set()
+        self._held: dict[str, Position] = {}
         #: The ledgers by which the last offset was chosen.
         self._listed: dict[str, Ledgers] = {}
         #: What Spark's progress says of each partition's end, beside the offsets.
@@ -234,13 +242,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, str]:
         topics = self._partitions()
         check_named_topics(self._options, topics)
-        starts = {topic: start_of(self._brokers, topic, self._options, "latest") for topic in topics}
-        for topic, at in starts.items():
-            if (ledgers := _ledgers(topic, {}, self._options)) is not None:
-                starts[topic] = ledgers.counted_beginning(at)
+        starts = dict(zip(topics, for_each(topics, self._start), strict=True))
         # The rest of an entry that is to be read in part must stay.
         self._hold({topic: Position(at.ledger, at.entry - (at.batch >= 0)) for topic, at in starts.items()})
         return write_offsets(starts)
+
+    def _start(self, topic: str) -> Position:
+        at = start_of(self._brokers, topic, self._options, "latest")
+        if self._options.connection.admin_url is None:
+            return at
+        return ledgers_of(self._options.connection, topic).counted_beginning(at)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable() if self._options.max_bytes is None else ReadMaxBytes(self._options.max_bytes)
@@ -252,7 +263,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read = read_offsets(start)
         ends = dict(self._ends() if self._target is None else self._target)
         # Partitions that were added have to stay from now on, and not only when the batch that begins them is done.
-        self._hold(dict.fromkeys(ends.keys() - read.keys() - self._held, BEGINNING))
+        self._hold(dict.fromkeys(ends.keys() - read.keys() - self._held.keys(), BEGINNING))
         for topic in read.keys() - ends.keys():
             # Messages added since a target was set are there, but not part of it.
             if self._options.fail_on_data_loss and topic not in self._partitions():
@@ -263,10 +274,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Range(topic, read.get(topic, BEGINNING), max(read.get(topic, end), end))
             for topic, end in ends.items()
         ]
-        self._listed = {}
-        for each in ranges:
-            if each.start < each.end and (ledgers := _ledgers(each.topic, {}, self._options)) is not None:
-                self._listed[each.topic] = ledgers
+        self._listed = _list_ledgers((each.topic for each in ranges if each.start < each.end), self._options)
         new = {each.topic: each.end for each in ranges}
         if isinstance(limit, ReadMaxBytes):
             stored = {topic: ledgers.stored for topic, ledgers in self._listed.items()}
@@ -302,25 +310,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self) -> dict[str, Position]:
         """Return the last message of every partition: one question to its broker for each."""
-        ends = {}
-        for topic in self._partitions():
+        topics = self._partitions()
+        for topic in topics:
             if topic not in self._tails:
                 self._tails[topic] = EntryReader(self._brokers, topic, LATEST, {"receiver_queue_size": 1})
-            ends[topic] = self._tails[topic].last_position() or BEGINNING
-        return ends
+        ends = for_each(topics, lambda topic: self._tails[topic].last_position() or BEGINNING)
+        return dict(zip(topics, ends, strict=True))
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         before = read_offsets(start)
         ranges = [Range(topic, before.get(topic, BEGINNING), last) for topic, last in read_offsets(end).items()]
         ranges = [each for each in ranges if each.start < each.end]
         known, self._listed = self._listed, {}
-        if not known and self._options.connection.admin_url is not None:
+        if not known:
             # A batch that is repeated after a restart was planned by another driver.
-            known = {each.topic: ledgers_of(self._options.connection, each.topic) for each in ranges}
-            if self._options.notices_loss:
-                for each in ranges:
-                    lost = known[each.topic].lost_up_to(each.start, each.end) - (each.end.lost - each.start.lost)
-                    self._lost_since[each.topic] = max(0, lost)
+            known = _list_ledgers((each.topic for each in ranges), self._options)
+            for each in filter(lambda each: each.topic in known and self._options.notices_loss, ranges):
+                lost = known[each.topic].lost_up_to(each.start, each.end) - (each.end.lost - each.start.lost)
+                self._lost_since[each.topic] = max(0, lost)
         return _splits(ranges, known, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -332,13 +339,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _hold(self, read: dict[str, Position]) -> None:
         """Tell the subscription of the query's own, if it has one, what was read: the rest stays stored."""
-        if self._options.subscription is None or not self._options.acknowledges:
+        subscription = self._options.subscription
+        if subscription is None or not self._options.acknowledges:
             return
-        for topic, position in read.items():
-            # Between two batches other consumers may have it, such as those of a restarted query.
-            with HeldSubscription(self._brokers, topic, self._options.subscription) as held:
-                held.acknowledge(Position(position.ledger, position.entry))
-            self._held.add(topic)
+        # A partition of which nothing more was read has been acknowledged up to there.
+        new = {topic: place for topic, place in read.items() if self._held.get(topic) != place}
+        for_each(new.items(), lambda each: self._acknowledge(subscription, *each))
+        self._held |= new
+
+    def _acknowledge(self, subscription: str, topic: str, read: Position) -> None:
+        # Between two batches other consumers may have it, such as those of a restarted query.
+        with HeldSubscription(self._brokers, topic, subscription) as held:
+            held.acknowledge(Position(read.ledger, read.entry))
 
     def stop(self) -> None:
         for reader in self._tails.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.options import ReadOptions
 from heliograph_spark.plan.positions import BEGINNING, Edge, Position
+from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.plan.topics import find_topics, of_topic
 
 from .brokers import Brokers
@@ -16,7 +17,8 @@ _FIRST_WITHIN_S = 30.0
 
 def find_partitions(brokers: Brokers, options: ReadOptions) -> list[str]:
     """Return the partitions (or topics without any) that the query reads, sorted by name; as :func:`find_topics`."""
-    return sorted({partition for topic in find_topics(options) for partition in brokers.partition_names(topic)})
+    found = for_each(find_topics(options), brokers.partition_names)
+    return sorted({partition for partitions in found for partition in partitions})
 
 
 def first_position(brokers: Brokers, topic: str, at_ms: int | None = None) -> Position | None:
