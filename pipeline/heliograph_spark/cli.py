@@ -121,6 +121,13 @@ def replay_command(
     end: Annotated[
         str | None, typer.Option("--until", metavar="TIME", help="End of the publish times, excluded.")
     ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Only messages with this key; may be repeated.")
+    ] = None,
+    with_property: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="Only messages with this property; may be repeated."),
+    ] = None,
     order: Annotated[
         str,
         typer.Option(metavar="publish|event", help="Time by which the partitions of the archived topic are merged."),
@@ -156,6 +163,8 @@ def replay_command(
             rate=rate,
             producer_name=producer_name,
             order="publish" if order == "publish" else "event",
+            keys=tuple(key or ()),
+            properties=pairs("--property", with_property),
         )
         return replay(spark, options)
 

@@ -10,8 +10,9 @@ up with the positions in each original partition, so there the merge keeps the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import pulsar
@@ -71,11 +72,12 @@ _ENCODED = t.StructType(
 class ReplayOptions:
     """The messages to send, and the target.
 
-    Publish times are from ``from_ms`` up to before ``until_ms``, in milliseconds since 1970.
+    Publish times are from ``from_ms`` up to before ``until_ms``, in milliseconds since 1970. Only messages with
+    one of the ``keys`` are sent, unless there are none, and only those with each of the ``properties``.
 
     ``order`` is the time by which the original partitions are merged. ``rate`` is in messages a second, over all
-    tasks. With ``producer_name`` messages that a run before this one has
-    sent from the same ``from_ms`` on are not sent twice, on a topic that deduplicates.
+    tasks. With ``producer_name`` messages that a run before this one has sent from the same ``from_ms`` on, by the same
+    keys and properties, are not sent twice, on a topic that deduplicates.
     """
 
     broker: Broker
@@ -87,6 +89,8 @@ class ReplayOptions:
     rate: float | None = None
     producer_name: str | None = None
     order: Order = "publish"
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +135,17 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
         counts = {row.task: row["count"] for row in prepared.groupBy("task").count().collect()}
         total = sum(counts.values())
         if total == 0:
-            progress(f"{options.path} has no messages of {source} in this range: nothing was sent")
+            which = "of this selection" if _selection(options) else "in this range"
+            progress(f"{options.path} has no messages of {source} {which}: nothing was sent")
             return ReplayResult(0, source, target, None)
         encoder = _encoder(columns, schema)
         with connected(writing.connection) as client:
             Resender(client, encoder, writing, partitions).check()
         progress(f"sending {total} messages of {source} to {target} in {len(counts)} tasks")
         rates = shares(options.rate, counts) if options.rate is not None else {}
-        # With other partitions of the target a key goes to another one, which knows nothing of what was sent of it.
-        series = f"{source}|{options.from_ms}|{len(partitions)}"
+        # With other partitions of the target a key goes to another one, which knows nothing of what was sent of it. A
+        # message that another selection had left out would be below the last sequence id, and be dropped.
+        series = f"{source}|{options.from_ms}|{len(partitions)}{_selection(options)}"
         sent = _sent(prepared, columns, schema, writing, partitions, series, rates)
     finally:
         prepared.unpersist()
@@ -161,7 +167,18 @@ def _archived(spark: SparkSession, options: ReplayOptions, source: str) -> DataF
     if options.until_ms is not None:
         rows = rows.where(f.col(DATE) <= f.lit(write_moment(options.until_ms)[:10]).cast("date"))
         rows = rows.where(at < options.until_ms)
+    if options.keys:
+        rows = rows.where(f.col("__key").isin([f.lit(key.encode()) for key in options.keys]))
+    for name, value in options.properties.items():
+        rows = rows.where(f.try_element_at("__messageProperties", f.lit(name)) == value)
     return rows.drop(DATE)
+
+
+def _selection(options: ReplayOptions) -> str:
+    """Return the keys and properties asked for, the same text for the same ones; empty if there are none."""
+    if not options.keys and not options.properties:
+        return ""
+    return json.dumps([sorted(set(options.keys)), sorted(options.properties.items())])
 
 
 def _written_as(
