@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from types import TracebackType
 
@@ -15,6 +16,8 @@ from .brokers import Brokers, tried
 from .failures import Passing, PassingRefusal, Refused, refusal
 from .link import Link
 from .receiver import Receiver
+
+log = logging.getLogger(__name__)
 
 #: A run that was killed may be connected for a moment longer, seconds.
 BUSY_FOR_S = 15.0
@@ -60,7 +63,7 @@ class HeldSubscription:
         """Acknowledge everything up to a position; the broker has stored that when this returns.
 
         For a position inside a batch the number of its messages is needed to acknowledge a part of it: without it the
-        entries before are acknowledged.
+        entries before are acknowledged. A position of a topic that was deleted and created again acknowledges nothing.
         """
         remaining = 0
         if position.batch >= 0:
@@ -79,7 +82,9 @@ class HeldSubscription:
             if remaining > 0:
                 place.ack_set.extend(ack_set_of(remaining))
             answer = link.request("ack", body, what, self._brokers.answered_within_s)
-            if answer.HasField("error"):
+            if answer.error == wire.NotAllowedError:
+                log.warning("%s: %s", what, answer.message)
+            elif answer.HasField("error"):
                 raise refusal(f"{what}: {link.address}", answer.error, answer.message)
 
         tried(acknowledged, time.monotonic() + self._brokers.answered_within_s)
