@@ -152,14 +152,24 @@ class ReadOptions:
     columns: tuple[str, ...] = ()
 
     @property
-    def notices_loss(self) -> bool:
-        """Whether messages that are not stored any more are lost; those that compaction removed are not."""
-        return not self.reader.get("is_read_compacted")
-
-    @property
     def looks_for_loss(self) -> bool:
         """Whether lost messages end the query."""
         return self.fail_on_data_loss and self.notices_loss
+
+    @property
+    def notices_loss(self) -> bool:
+        """Whether messages that are not stored any more are lost; the compacted view has some, and lacks others."""
+        return not self.reads_compacted
+
+    @property
+    def reads_compacted(self) -> bool:
+        """Whether the compacted view is read."""
+        return bool(self.reader.get("is_read_compacted"))
+
+    @property
+    def one_by_one(self) -> dict[str, Any]:
+        """The settings of a reader that asks for places and reads hardly anything."""
+        return {"receiver_queue_size": 1, "is_read_compacted": self.reads_compacted}
 
 
 @dataclass(frozen=True, slots=True)

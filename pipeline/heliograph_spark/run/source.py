@@ -284,6 +284,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise PulsarSourceError(f"{type(limit).__name__}: messages are limited by maxBytesPerTrigger only")
         for topic, end in new.items():
             new[topic] = self._with_counts(topic, read.get(topic, BEGINNING), end)
+        empty = [topic for topic in new.keys() - read.keys() if new[topic] == BEGINNING]
+        for topic, ledgers in _list_ledgers(empty, self._options).items():
+            # From now on, all that is added to it is the query's.
+            new[topic] = ledgers.counted_beginning(BEGINNING)
         self._reported = {topic: self._report(topic, read.get(topic, BEGINNING), end) for topic, end in ends.items()}
         return write_offsets(new)
 
@@ -313,7 +317,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = self._partitions()
         for topic in topics:
             if topic not in self._tails:
-                self._tails[topic] = EntryReader(self._brokers, topic, LATEST, {"receiver_queue_size": 1})
+                self._tails[topic] = EntryReader(self._brokers, topic, LATEST, self._options.one_by_one)
         ends = for_each(topics, lambda topic: self._tails[topic].last_position() or BEGINNING)
         return dict(zip(topics, ends, strict=True))
 

@@ -34,9 +34,9 @@ def first_position(brokers: Brokers, topic: str, at_ms: int | None = None) -> Po
         return Position(entries[0].ledger, entries[0].entry).before()
 
 
-def last_position(brokers: Brokers, topic: str) -> Position | None:
-    """Return the last message stored; None if there is none."""
-    with EntryReader(brokers, topic, EARLIEST, {"receiver_queue_size": 1}) as reader:
+def last_position(brokers: Brokers, topic: str, options: ReadOptions) -> Position | None:
+    """Return the last message that is stored, or that the compacted view has if that is read; None without any."""
+    with EntryReader(brokers, topic, EARLIEST, options.one_by_one) as reader:
         return reader.last_position()
 
 
@@ -48,10 +48,13 @@ def start_of(brokers: Brokers, topic: str, options: ReadOptions, default: Edge) 
     if place is None:
         place = "earliest" if isinstance(options.starting, dict) else default
     if place == "latest":
-        return last_position(brokers, topic) or BEGINNING
+        return last_position(brokers, topic, options) or BEGINNING
+    if place == "earliest" and options.reads_compacted:
+        # The compacted view has messages from before the first one that is stored.
+        return BEGINNING
     found = first_position(brokers, topic, None if place == "earliest" else place)
     if found is None and place != "earliest":
-        found = last_position(brokers, topic)
+        found = last_position(brokers, topic, options)
     return found or BEGINNING
 
 
@@ -62,4 +65,4 @@ def end_of(brokers: Brokers, topic: str, options: ReadOptions) -> Position | Non
         return place
     if isinstance(place, int) and (before := first_position(brokers, topic, place)) is not None:
         return before
-    return last_position(brokers, topic)
+    return last_position(brokers, topic, options)
