@@ -19,9 +19,9 @@ from heliograph_spark.decode.columns import (
     ENTRY_COLUMNS,
     METADATA_COLUMNS,
     EntryColumns,
-    UnfitValue,
 )
 from heliograph_spark.decode.entries import Entry, UndecodableMessage, messages_of
+from heliograph_spark.decode.kept_values import UnfitValue
 from heliograph_spark.decode.rows import COMPILED, ROW_COLUMNS, new_rows
 from hypothesis import given
 from hypothesis import strategies as st
@@ -272,7 +272,7 @@ FIELDS = st.fixed_dictionaries(
 
 
 @st.composite
-def _spoiled(draw: st.DrawFn) -> Entry:
+def spoiled_batches(draw: st.DrawFn) -> Entry:
     """A batch, with some bytes changed, put in or left out, and a number of messages that may be wrong."""
     honest = draw(st.booleans())
     singles = draw(st.lists(st.tuples(FIELDS, st.binary(max_size=6)), min_size=1, max_size=6))
@@ -292,7 +292,7 @@ def _spoiled(draw: st.DrawFn) -> Entry:
 
 
 @given(
-    _spoiled(),
+    spoiled_batches(),
     st.sets(st.sampled_from(sorted(ROW_COLUMNS)), min_size=1),
     st.integers(-1, 3),
     st.none() | st.integers(0, 5),

@@ -13,7 +13,7 @@ from uuid import UUID
 import fastavro
 import pyarrow as pa
 import pytest
-from heliograph_spark.decode.columns import UnfitValue, Values
+from heliograph_spark.decode.kept_values import UnfitValue, Values
 from heliograph_spark.decode.primitives import PRIMITIVE_TYPES, PrimitiveValues
 from heliograph_spark.decode.values import AvroValues, JsonValues, values_of
 from hypothesis import given

@@ -7,8 +7,8 @@ for each entry and repeated in Arrow.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,7 @@ from .entries import (
     open_payload,
     unacknowledged,
 )
+from .kept_values import BAD_RECORD, UnfitValue, Values, kept_values
 from .message_ids import MessageIds
 from .rows import COMPILED, ROW_COLUMNS, TIMESTAMP, new_rows
 
@@ -53,33 +54,13 @@ _LAST_MS = ((1 << 63) - 1) // 1000
 _ALL = (1 << 31) - 1
 
 
-class UnfitValue(Exception):
-    """The value of a row does not become columns."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(row, reason)
-        self.row = row
-        self.reason = reason
-
-
-class Values(Protocol):
-    """Decodes the values of messages."""
-
-    def columns(self, values: pa.Array, versions: pa.Array) -> Sequence[pa.Array]:
-        """Return the columns for an array of bytes, null for a message without a value.
-
-        ``versions`` are those of the schema that each was written with, null for none. Raises :class:`UnfitValue` for
-        the first value that does not fit.
-        """
-
-
 class _Collected(NamedTuple):
     """An entry with rows, the last of which is before ``end``."""
 
     end: int
     ledger: int
     entry: int
-    publish_time: int
+    publish_time: int | None
     producer: str
     schema_version: bytes | None
     redelivery_count: int
@@ -89,7 +70,9 @@ class EntryColumns:
     """Collects messages as columns of ``schema``.
 
     Columns that are none of the metadata's are those of ``values``, in its order; without it there may be one, of
-    bytes. ``partition`` is -1 for a topic without partitions. ``compiled`` is whether the compiled module is used.
+    bytes. With the column :data:`BAD_RECORD` nothing in an entry ends the reading: values that do not fit are null and
+    in that column, and so is the payload of an entry that cannot be taken apart, as one row. ``partition`` is -1 for
+    a topic without partitions. ``compiled`` is whether the compiled module is used.
     """
 
     def __init__(
@@ -105,9 +88,12 @@ class EntryColumns:
         self._partition = partition
         self._schema = schema
         self._values = values
-        self._value_names = [name for name in schema.names if name not in METADATA_COLUMNS]
+        self._value_names = [name for name in schema.names if name not in (*METADATA_COLUMNS, BAD_RECORD)]
+        self._keeps_bad = BAD_RECORD in schema.names
         wanted = {name for name in schema.names if name in METADATA_COLUMNS}
-        self._row_names = frozenset(wanted & ROW_COLUMNS.keys() | ({"value"} if self._value_names else set()))
+        self._row_names = frozenset(
+            wanted & ROW_COLUMNS.keys() | ({"value"} if self._value_names or self._keeps_bad else set())
+        )
         self._entry_names = [name for name in ENTRY_COLUMNS if name in wanted]
         if values is not None and self._value_names and "__schemaVersion" not in wanted:
             self._entry_names.append("__schemaVersion")
@@ -115,6 +101,8 @@ class EntryColumns:
         self._ids = MessageIds(partition) if "__messageId" in wanted else None
         self._rows = new_rows(self._row_names, compiled=compiled)
         self._entries: list[_Collected] = []
+        #: Why the rows that are whole entries could not be read.
+        self._unreadable: dict[int, str] = {}
         self._opened_bytes = 0
 
     @property
@@ -130,19 +118,38 @@ class EntryColumns:
     def add(self, entry: ReceivedEntry, after: int = -1, up_to: int | None = None) -> None:
         """Add the messages of an entry, of a batch those after index ``after`` up to and with ``up_to``.
 
-        Raises :class:`UndecodableMessage` if any of them cannot be read, and then adds none. Earlier rows must be
-        taken once they are :attr:`full`.
+        Raises :class:`UndecodableMessage` if any of them cannot be read, and then adds none, unless such entries are
+        kept. Earlier rows must be taken once they are :attr:`full`.
         """
         before = self._rows.count
         try:
             self._add(entry, after, up_to)
         except UndecodableMessage as error:
             self._rows.truncate(before)
-            error.topic = self._topic
-            raise
+            # The rest of an entry that is read in part was kept with its beginning.
+            if not self._keeps_bad or after < 0 or after < entry.metadata.num_messages_in_batch - 1:
+                self.add_unreadable(entry, error)
+            return
         except BaseException:
             self._rows.truncate(before)
             raise
+        self._add_entry(entry, before)
+
+    def add_unreadable(self, entry: ReceivedEntry, error: UndecodableMessage) -> None:
+        """Add an entry that cannot be taken apart as one row. Raises ``error`` if such entries are not kept."""
+        error.topic = self._topic
+        if not self._keeps_bad:
+            raise error
+        before = self._rows.count
+        message_id = self._ids.head(entry) if self._ids is not None else b""
+        sequence_id = _signed(entry.metadata.sequence_id)
+        self._rows.add(-1, entry.payload, None, None, 0, sequence_id, {}, message_id)
+        self._unreadable[before] = str(error)
+        self._opened_bytes += len(entry.payload)
+        self._add_entry(entry, before)
+
+    def _add_entry(self, entry: ReceivedEntry, before: int) -> None:
+        """Add what the rows of an entry have in common, if it has any after the first ``before``."""
         if self._rows.count > before:
             metadata = entry.metadata
             self._entries.append(
@@ -150,7 +157,7 @@ class EntryColumns:
                     self._rows.count,
                     entry.ledger,
                     entry.entry,
-                    metadata.publish_time * 1000,
+                    metadata.publish_time * 1000 if metadata.publish_time <= _LAST_MS else None,
                     metadata.producer_name,
                     metadata.schema_version if metadata.HasField("schema_version") else None,
                     entry.redelivery_count,
@@ -214,14 +221,16 @@ class EntryColumns:
         count, ends, entries = self._rows.count, self._rows.ends(), self._entries
         ends = ends[:] if isinstance(ends, list) else ends
         columns = self._rows.take() | self._repeated(entries, count)
-        self._entries, self._opened_bytes = [], 0
+        unreadable = self._unreadable
+        self._entries, self._unreadable, self._opened_bytes = [], {}, 0
         names = list(columns)
         whole = pa.RecordBatch.from_arrays(list(columns.values()), names)
         start = 0
         while start < count:
             most = (ends[start - 1] if start else 0) + BATCH_BYTES
             stop = max(start + 1, bisect_right(ends, most, start, min(count, start + BATCH_ROWS)))
-            yield self._batch(whole.slice(start, stop - start), entries, start)
+            found = {row - start: why for row, why in unreadable.items() if start <= row < stop}
+            yield self._batch(whole.slice(start, stop - start), entries, start, found)
             start = stop
 
     def _repeated(self, entries: list[_Collected], count: int) -> dict[str, pa.Array]:
@@ -241,11 +250,17 @@ class EntryColumns:
                 found[name] = pa.array([], kind)
         return found
 
-    def _batch(self, taken: pa.RecordBatch, entries: list[_Collected], start: int) -> pa.RecordBatch:
+    def _batch(
+        self, taken: pa.RecordBatch, entries: list[_Collected], start: int, unreadable: dict[int, str]
+    ) -> pa.RecordBatch:
         columns: dict[str, Any] = {name: taken.column(name) for name in taken.schema.names}
-        if self._values is not None and self._value_names:
+        if self._keeps_bad:
+            decoder = self._values if self._value_names else None
+            bad, *decoded = kept_values(decoder, columns["value"], columns.get("__schemaVersion"), unreadable)
+            columns |= {BAD_RECORD: bad} | dict(zip(self._value_names, decoded, strict=bool(self._value_names)))
+        elif self._values is not None and self._value_names:
             try:
-                decoded = self._values.columns(columns["value"], columns["__schemaVersion"])
+                decoded = list(self._values.columns(columns["value"], columns["__schemaVersion"]))
             except UnfitValue as error:
                 row = start + error.row
                 of = entries[bisect_right(entries, row, key=lambda each: each.end)]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .columns import UnfitValue
+from .kept_values import UnfitValue
 from .rows import TIMESTAMP
 
 #: Arrow's type of each of Pulsar's primitive types that is not bytes.

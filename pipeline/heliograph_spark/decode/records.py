@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from .columns import UnfitValue
+from .kept_values import UnfitValue
 
 Converter = Callable[[Any], Any]
 _UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)

@@ -10,7 +10,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from .columns import UnfitValue, Values
+from .kept_values import UnfitValue, Values
 from .primitives import PRIMITIVE_TYPES, PrimitiveValues
 from .records import from_json_record, record_columns, without_uuids
 

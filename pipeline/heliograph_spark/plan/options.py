@@ -33,6 +33,7 @@ _READ = (
         "subscriptionPrefix",
         "pollTimeoutMs",
         "includeColumns",
+        "badRecords",
     ),
     *("waitingForNonExistedTopic", "acknowledgePredefinedSubscription", "pushDownFilters", "publishTimeSkewMs"),
 )
@@ -58,6 +59,12 @@ def _milliseconds(text: str) -> int:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def _keeps_bad(text: str) -> bool:
+    if text.lower() not in ("fail", "column"):
+        raise ValueError("neither fail nor column")
+    return text.lower() == "column"
 
 
 def _divided(by: int) -> Callable[[str], int]:
@@ -150,6 +157,8 @@ class ReadOptions:
     skew_ms: int = 600_000
     #: The columns of metadata that a query has beside the usual ones, by their names.
     columns: tuple[str, ...] = ()
+    #: Whether what cannot be read becomes a column instead of ending the query.
+    keeps_bad: bool = False
 
     @property
     def looks_for_loss(self) -> bool:
@@ -319,6 +328,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         push_down=given.read("pushDownFilters", _boolean, False),
         skew_ms=given.read("publishTimeSkewMs", _milliseconds, 600_000),
         columns=given.read("includeColumns", _names, ()),
+        keeps_bad=given.read("badRecords", _keeps_bad, False),
     )
 
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from heliograph_spark.decode.columns import METADATA_COLUMNS, EntryColumns, UnfitValue, Values
+from heliograph_spark.decode.columns import METADATA_COLUMNS, EntryColumns
+from heliograph_spark.decode.kept_values import BAD_RECORD, UnfitValue, Values
 from heliograph_spark.decode.primitives import PRIMITIVE_TYPES
 from heliograph_spark.decode.values import values_of
 from heliograph_spark.plan.errors import SchemaError
@@ -23,9 +24,15 @@ from .schemas import METADATA, TopicSchema, columns_of
 _PARTITION = re.compile(r"-partition-(\d+)$")
 
 
-def check_columns(wanted: StructType, schema: TopicSchema, topic: str) -> None:
-    """Raise :class:`SchemaError`, naming the column, if a query's own schema has one that the topic has not."""
-    offered = {field.name: field.dataType for field in columns_of(schema, topic, METADATA.names).fields}
+def check_columns(wanted: StructType, schema: TopicSchema, topic: str, *, keeps_bad: bool = False) -> None:
+    """Raise :class:`SchemaError`, naming the column, if a query's own schema has one that the topic has not.
+
+    With ``keeps_bad`` it must have the column of what cannot be read.
+    """
+    found = columns_of(schema, topic, METADATA.names, keeps_bad=keeps_bad)
+    offered = {field.name: field.dataType for field in found.fields}
+    if keeps_bad and BAD_RECORD not in wanted.names:
+        raise SchemaError(f"badRecords=column: the query's own schema has no column {BAD_RECORD!r}")
     for field in wanted.fields:
         if field.name not in offered:
             raise SchemaError(f"{topic} has no column {field.name!r}; it has {', '.join(offered)}")
@@ -41,7 +48,7 @@ def entry_columns(brokers: Brokers, topic: str, columns: StructType, schema: Top
     null or has its default.
     """
     arrow = to_arrow_schema(columns, timezone="UTC")
-    fields = pa.schema([field for field in arrow if field.name not in METADATA_COLUMNS])
+    fields = pa.schema([field for field in arrow if field.name not in (*METADATA_COLUMNS, BAD_RECORD)])
 
     def definition_of(version: bytes) -> str:
         written = brokers.schema(topic, version)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from heliograph_spark.decode.chunks import ChunkAssembly, MissingChunks
 from heliograph_spark.decode.columns import EntryColumns
-from heliograph_spark.decode.entries import ReceivedEntry
+from heliograph_spark.decode.entries import ReceivedEntry, UndecodableMessage
 from heliograph_spark.plan.errors import DataLossError, PulsarSourceError
 from heliograph_spark.plan.missed import Missed
 from heliograph_spark.plan.options import ReadOptions
@@ -40,12 +40,16 @@ def read_range(
     lost_for_s = options.poll_timeout_ms / 1000
     with EntryReader(brokers, wanted.topic, _begin(wanted, options), options.reader, lost_for_s=lost_for_s) as reader:
         for entry in _entries(reader, wanted, options, missed):
-            message = assembly.add(entry)
-            if isinstance(message, MissingChunks):
-                messages: list[ReceivedEntry] = _completed(brokers, wanted.topic, message, options)
-            else:
-                messages = [] if message is None else [message]
             place = entry.ledger, entry.entry
+            try:
+                message = assembly.add(entry)
+                if isinstance(message, MissingChunks):
+                    messages: list[ReceivedEntry] = _completed(brokers, wanted.topic, message, options)
+                else:
+                    messages = [] if message is None else [message]
+            except UndecodableMessage as error:
+                columns.add_unreadable(entry, error)
+                messages = []
             for each in messages:
                 columns.add(
                     each,

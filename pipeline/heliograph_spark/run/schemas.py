@@ -10,6 +10,7 @@ from typing import Any
 from heliograph_api.protocol import wire_pb2 as wire
 from pyspark.sql import types as t
 
+from heliograph_spark.decode.kept_values import BAD_RECORD
 from heliograph_spark.plan.errors import OptionError, SchemaError
 from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.wire.brokers import Brokers
@@ -39,6 +40,10 @@ _FURTHER = [
 ]
 #: All columns that say something of a message and are no part of it.
 METADATA = t.StructType([*_USUAL, *_FURTHER])
+#: The bytes that cannot be read and why, of a query that is not to end there; null for all other messages.
+_BAD_RECORD = t.StructField(
+    BAD_RECORD, t.StructType([t.StructField("value", t.BinaryType()), t.StructField("reason", t.StringType())])
+)
 #: The one column of a topic whose messages are no records.
 VALUE = "value"
 _RAW_HINT = "allowDifferentTopicSchemas=true gives the bytes"
@@ -125,10 +130,13 @@ def _parsed(schema: TopicSchema) -> Any:
     return None if schema.definition is None else json.loads(schema.definition)
 
 
-def columns_of(schema: TopicSchema, topic: str, further: Sequence[str] = ()) -> t.StructType:
+def columns_of(
+    schema: TopicSchema, topic: str, further: Sequence[str] = (), *, keeps_bad: bool = False
+) -> t.StructType:
     """Return the columns of a topic's messages, metadata last: the usual ones, and of the others those of ``further``.
 
-    Raises :class:`SchemaError`, naming the field, and :class:`OptionError` for a name in ``further`` that is none.
+    ``keeps_bad`` adds the column of what cannot be read. Raises :class:`SchemaError`, naming the field, and
+    :class:`OptionError` for a name in ``further`` that is none.
     """
     if unknown := [name for name in further if name not in METADATA.names]:
         names = ", ".join(field.name for field in _FURTHER)
@@ -143,10 +151,11 @@ def columns_of(schema: TopicSchema, topic: str, further: Sequence[str] = ()) -> 
     else:
         raise SchemaError(f"the schema of {topic} is of type {schema.kind}, which has no columns here; {_RAW_HINT}")
     for field in values:
-        if field.name in METADATA.names:
+        if field.name in (*METADATA.names, BAD_RECORD):
             raise SchemaError(f"field {field.name!r} of {topic} has the name of a column of metadata; {_RAW_HINT}")
     usual = [field.name for field in _USUAL]
-    return t.StructType([*values, *_USUAL, *(METADATA[name] for name in further if name not in usual)])
+    asked = [METADATA[name] for name in further if name not in usual]
+    return t.StructType([*values, *_USUAL, *asked, *([_BAD_RECORD] if keeps_bad else [])])
 
 
 def field_types(schema: TopicSchema, names: Collection[str]) -> dict[str, t.DataType]:

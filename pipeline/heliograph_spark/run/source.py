@@ -71,7 +71,7 @@ class PulsarDataSource(DataSource):
         endless = ("startingoffsets", "startingtime", "endingoffsets", "endingtime")
         options = read_options({k: v for k, v in self.options.items() if k.lower() not in endless}, streaming=True)
         schema, topics = _schema(options)
-        return columns_of(schema, _named(topics), options.columns)
+        return columns_of(schema, _named(topics), options.columns, keeps_bad=options.keeps_bad)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
@@ -156,7 +156,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._pruning = Pruning()
         self._schema, topics = _schema(options)
-        check_columns(columns, self._schema, _named(topics))
+        check_columns(columns, self._schema, _named(topics), keeps_bad=options.keeps_bad)
 
     def partitions(self) -> Sequence[InputPartition]:
         brokers = shared(self._options.connection)
@@ -206,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._options = options
         self._schema, topics = _schema(options)
-        check_columns(columns, self._schema, _named(topics))
+        check_columns(columns, self._schema, _named(topics), keeps_bad=options.keeps_bad)
         self._brokers = shared(options.connection)
         self._tails: dict[str, EntryReader] = {}
         self._found: tuple[float, list[str]] | None = None
