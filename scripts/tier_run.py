@@ -36,8 +36,11 @@ BUILD = "nice -n 19 scripts/cluster build && nice -n 19 scripts/build-image --ba
 NOT_TO_BE_HAD = (3, 4)
 
 
-def workers() -> int:
-    """Return how many processes share tests: many of these wait for a broker most of the time."""
+def workers(part: Part) -> int:
+    """Return how many processes share a part's tests: many of these wait for a broker most of the time."""
+    if "spark" in part.tiers:
+        # Each has a Java of its own, whose tests use two cores and wait between them.
+        return 2
     return max(2, min(2 * (os.cpu_count() or 1), 8))
 
 
@@ -49,7 +52,7 @@ def pytest_command(part: Part, arguments: Sequence[str]) -> list[str]:
         command += ["-m", part.marker]
     if part.shared:
         # A file stays in one process: its fixtures are made once.
-        command += ["-n", str(workers()), "--dist", "loadfile", "--no-loadscope-reorder"]
+        command += ["-n", str(workers(part)), "--dist", "loadfile", "--no-loadscope-reorder"]
     return [*command, *arguments]
 
 

@@ -73,7 +73,7 @@ def plan(request: Request, *, building: bool) -> list[Part]:
         wanted = tuple(tier for tier in of if tier in tiers)
         return [Part(wanted, marker, **options)] if wanted else []  # type: ignore[arg-type]
 
-    spark = part("spark", needs_s=SPARK_S)
+    spark = part("spark", shared=shared, needs_s=SPARK_S)
     if not building:
         if not shared:
             return part(*DEFAULT) + spark

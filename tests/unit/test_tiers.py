@@ -69,7 +69,7 @@ def test_arguments_for_pytest_mean_one_process_in_the_usual_order() -> None:
 
 
 def test_spark_is_a_part_of_its_own_and_last() -> None:
-    assert plan(Request(("unit", "spark")), building=False)[-1] == Part(("spark",), needs_s=SPARK_S)
+    assert plan(Request(("unit", "spark")), building=False)[-1] == Part(("spark",), shared=True, needs_s=SPARK_S)
 
 
 def test_beside_a_build_runs_what_needs_it_not_and_measures_nothing() -> None:
