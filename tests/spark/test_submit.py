@@ -81,7 +81,7 @@ def test_sparks_own_setting_says_whether_a_job_has_a_ui(tmp_path: Path) -> None:
 
 
 def test_the_manifest_for_the_spark_operator_starts_what_the_image_has() -> None:
-    (manifest,) = yaml.safe_load_all((ROOT / "examples/spark_operator/archive.yaml").read_text())
+    (manifest,) = yaml.safe_load_all((ROOT / "images/spark-operator-archive.yaml").read_text())
     assert manifest["apiVersion"] == "sparkoperator.k8s.io/v1beta2"
     assert manifest["kind"] == "ScheduledSparkApplication"
     assert {"schedule", "concurrencyPolicy", "template"} <= manifest["spec"].keys()
