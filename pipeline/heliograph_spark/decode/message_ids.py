@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
+from heliograph_api.protocol.varints import varint
+
 from .entries import ReceivedEntry
-
-
-def _varint(number: int) -> bytes:
-    number &= 0xFFFFFFFFFFFFFFFF
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
 
 
 class MessageIds:
     """Writes the ids of one partition, -1 for a topic without partitions."""
 
     def __init__(self, partition: int) -> None:
-        self._partition = b"" if partition < 0 else b"\x18" + _varint(partition)
+        self._partition = b"" if partition < 0 else b"\x18" + varint(partition)
         #: The ledger of the last entry, of which the next one is almost always.
         self._ledger = (0, b"\x08\x00\x10")
 
@@ -29,18 +21,18 @@ class MessageIds:
 
     def tail(self, batch_size: int) -> bytes:
         """Return the part after the batch index."""
-        return b"\x30" + _varint(batch_size)
+        return b"\x30" + varint(batch_size)
 
     def in_batch(self, head: bytes, index: int, tail: bytes) -> bytes:
         """Return the id of a message of a batch."""
-        return b"".join((head, b"\x20", _varint(index), tail))
+        return b"".join((head, b"\x20", varint(index), tail))
 
     def in_chunks(self, head: bytes, first_chunk: tuple[int, int]) -> bytes:
         """Return the id of a message whose last chunk is in the entry of ``head``."""
         first = self._of(*first_chunk)
-        return b"".join((head, b"\x3a", _varint(len(first)), first))
+        return b"".join((head, b"\x3a", varint(len(first)), first))
 
     def _of(self, ledger: int, entry: int) -> bytes:
         if ledger != self._ledger[0]:
-            self._ledger = ledger, b"\x08" + _varint(ledger) + b"\x10"
-        return self._ledger[1] + _varint(entry) + self._partition
+            self._ledger = ledger, b"\x08" + varint(ledger) + b"\x10"
+        return self._ledger[1] + varint(entry) + self._partition

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.varints import varint
 
 _MESSAGE = wire.BaseCommand.MESSAGE
-
 
 #: What MESSAGE says of an entry: consumer id, ledger id, entry id, redelivery count, and an ``ack_set``, which is empty
 #: or has a bit for each message that is not acknowledged. A tuple, as one is made for each entry.
@@ -61,7 +61,7 @@ class MessageHeads:
 
     def _remember(self, command: bytes, found: MessageHead) -> None:
         consumer_id, ledger, entry, redelivery_count, ack_set = found
-        encoded_ledger, encoded_entry = b"\x08" + _varint(ledger) + b"\x10", _varint(entry)
+        encoded_ledger, encoded_entry = b"\x08" + varint(ledger) + b"\x10", varint(entry)
         before, found_both, after = command.partition(encoded_ledger + encoded_entry)
         if not found_both:
             return
@@ -69,7 +69,7 @@ class MessageHeads:
         # Whether these bytes are the entry id shows another one in their place.
         other = consumer_id, ledger, entry ^ 1, redelivery_count, ack_set
         try:
-            if _decoded(before + _varint(entry ^ 1) + after) != other:
+            if _decoded(before + varint(entry ^ 1) + after) != other:
                 return
         except DecodeError:
             return
@@ -86,12 +86,3 @@ def _decoded(command: bytes) -> MessageHead | None:
     place = message.message_id
     ack_set = tuple(message.ack_set)
     return message.consumer_id, place.ledgerId, place.entryId, message.redelivery_count, ack_set
-
-
-def _varint(number: int) -> bytes:
-    digits = bytearray()
-    while number > 127:
-        digits.append(number & 127 | 128)
-        number >>= 7
-    digits.append(number)
-    return bytes(digits)

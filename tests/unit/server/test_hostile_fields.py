@@ -16,6 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import parse_entry
+from heliograph_api.protocol.varints import varint
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.records import SchemaRecord
 from heliograph_broker.messaging.topic.topic import Topic
@@ -76,15 +77,6 @@ NEVER_TAKEN = {"send_receipt", "message", "auth_challenge"} | {
     "new_txn",
     "tc_client_connect",
 }
-
-
-def varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 def delimited(number: int, data: bytes) -> bytes:
