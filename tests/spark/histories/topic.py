@@ -134,7 +134,9 @@ class Topic:
 
     def _kept_from(self, partition: Partition, *, by_entry: bool) -> Place:
         """Return the first entry that has to be kept: that of the slowest subscription, or the first of its ledger."""
-        marks = [each["markDeletePosition"].split(":") for each in self._stats(partition)["cursors"].values()]
+        # A reader keeps nothing, and "NoLedger" is what the broker says of its cursor.
+        cursors = [each for each in self._stats(partition)["cursors"].values() if each["state"] != "NoLedger"]
+        marks = [each["markDeletePosition"].split(":") for each in cursors]
         last_done = min(((int(mark[0]), int(mark[1])) for mark in marks), default=(1 << 62, 0))
         kept = [place for place in partition.stored() if place > last_done]
         if by_entry:
