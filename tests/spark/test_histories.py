@@ -10,7 +10,7 @@ from tests.support.broker_process import BrokerProcess
 
 from .histories import history
 from .histories.defects import DEFECTS, put_back
-from .histories.queries import Batch, Stream
+from .histories.queries import Batch, Stream, Undisturbed
 from .histories.topic import LEDGER, Topic
 
 #: Always the same seeds, so that a failure is one of the change that is tested; scripts/reading-histories runs others.
@@ -73,6 +73,28 @@ def test_the_compacted_view_is_read_with_what_is_stored_nowhere_else(small: Brok
     topic.trim(by_entry=True)
     query = Batch(topic, _options(topic, **{"pulsar.reader.readCompacted": "true"}))
     assert query.run(_nothing) == f"{2 + later} messages"
+    topic.close()
+
+
+def test_what_goes_after_the_plan_is_missed_by_a_task(small: BrokerProcess) -> None:
+    topic = Topic(small, 0, compacted=False)
+    (partition,) = topic.partitions.values()
+    topic.publish(partition, ["k"] * 2)
+    query = Stream(topic, _options(topic, startingOffsets="earliest"))
+    query.finish()
+    topic.publish(partition, ["k"] * LEDGER)
+    trimmed: list[bool] = []
+
+    def trim() -> None:
+        if not trimmed:
+            trimmed.append(True)
+            topic.expire(partition, partition.entries[LEDGER - 1], [])
+            topic.trim(by_entry=False)
+
+    # The driver has asked for the ledgers by then, and warns of nothing.
+    ended = query.step(Undisturbed(), trim)
+    assert "named" in ended
+    assert f"{LEDGER - 2} of the entries" in ended
     topic.close()
 
 
