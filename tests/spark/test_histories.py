@@ -113,3 +113,38 @@ def test_a_query_with_a_subscription_goes_on_when_its_topic_is_recreated(
     query.finish()
     assert [len(rows) for rows in query.rows[1].values()] == [1]
     topic.close()
+
+
+@pytest.mark.parametrize("most", [1, 1000])
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_what_was_deleted_before_a_query_began_is_not_missed_without_the_ledgers(
+    small: BrokerProcess, starting: str, most: int
+) -> None:
+    topic = Topic(small, 0, compacted=False)
+    (partition,) = topic.partitions.values()
+    topic.publish(partition, ["k"] * 2)
+    topic.expire(partition, None, [])
+    topic.trim(by_entry=True)
+    options = _options(topic, startingOffsets=starting, maxEntriesPerSplit=str(most))
+    del options["admin.url"]
+    query = Stream(topic, options)
+    query.finish()
+    topic.publish(partition, ["k"] * 3)
+    query.finish()
+    assert [len(rows) for batch in query.rows.values() for rows in batch.values()] == [3]
+    topic.close()
+
+
+def test_what_a_query_loses_of_its_first_ledger_is_missed_without_the_list_of_ledgers(small: BrokerProcess) -> None:
+    topic = Topic(small, 0, compacted=False)
+    (partition,) = topic.partitions.values()
+    topic.publish(partition, ["k"])
+    options = _options(topic, startingOffsets="earliest")
+    del options["admin.url"]
+    query = Stream(topic, options)
+    query.finish()
+    topic.publish(partition, ["k"] * 3)
+    topic.expire(partition, partition.entries[2], [])
+    topic.trim(by_entry=True)
+    assert "named" in query.step(Undisturbed(), _nothing)
+    topic.close()

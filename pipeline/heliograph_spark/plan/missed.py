@@ -42,7 +42,8 @@ class Missed:
         if not self._options.notices_loss or (place.ledger == last.ledger and place.entry == last.entry + 1):
             return
         if self._options.connection.admin_url is None:
-            if last is self._range.start and not self._follows:
+            # Where the query begins, a ledger's first entries may have been deleted before that.
+            if last is self._range.start and not self._follows and not self._range.begins:
                 self._check_first(place)
             return
         if not self._gaps:

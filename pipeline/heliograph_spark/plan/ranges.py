@@ -10,20 +10,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .ledgers import Ledger, within
-from .positions import Position
+from .positions import BEGINNING, Position
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
     """The messages of one partition after ``start`` up to and including ``end``.
 
-    ``ledgers`` are those that had entries of it when it was planned, if they are known.
+    ``ledgers`` are those that had entries of it when it was planned, if they are known. ``begins`` says that it is of a
+    larger range in which the query begins: of a partition that was empty, or that it had not found.
     """
 
     topic: str
     start: Position
     end: Position
     ledgers: tuple[Ledger, ...] = ()
+    begins: bool = False
 
     @property
     def entries(self) -> int:
@@ -76,7 +78,8 @@ def _last_ledger(whole: Range, max_entries: int) -> list[tuple[int, int, int]]:
 
 
 def _part(whole: Range, start: Position, end: Position) -> Range:
-    return Range(whole.topic, start, end, within(whole.ledgers, start, end))
+    begins = whole.begins or whole.start == BEGINNING
+    return Range(whole.topic, start, end, within(whole.ledgers, start, end), begins)
 
 
 def within_bytes(wanted: Iterable[Range], max_bytes: int) -> dict[str, Position]:
