@@ -11,7 +11,8 @@ from tests.support import java_tools
 from tests.support.clients import RunningBroker
 
 _CASES = java_tools.SOURCES / "client" / "cases"
-_JARS = f"{java_tools.FETCHED}/client/*"
+#: The class path of the client.
+JARS = f"{java_tools.FETCHED}/client/*"
 _PERF = (*java_tools.QUICK, f"{java_tools.FETCHED}/perf/*", "org.apache.pulsar.testclient.PulsarPerfTestTool")
 #: Most cases take less than two seconds, and twelve run at a time; a machine busy with other tests gets more.
 _CASE_WITHIN_S = 300
@@ -36,7 +37,7 @@ def case_names() -> list[str]:
 def run_cases(broker: RunningBroker, directory: Path) -> dict[str, str]:
     """Compile and run every case; return the outcome of each by its name: ``passed`` or a stack trace."""
     compiled = subprocess.run(
-        ["javac", "-d", str(directory), "-cp", _JARS, *map(str, sorted(_CASES.glob("*.java")))],
+        ["javac", "-d", str(directory), "-cp", JARS, *map(str, sorted(_CASES.glob("*.java")))],
         capture_output=True,
         text=True,
         timeout=_ALL_WITHIN_S,
@@ -46,7 +47,7 @@ def run_cases(broker: RunningBroker, directory: Path) -> dict[str, str]:
     classes = sorted({name.partition(".")[0] for name in case_names()})
     done = subprocess.run(
         [
-            *(*java_tools.QUICK, f"{directory}:{_JARS}", "cases.ClientCases"),
+            *(*java_tools.QUICK, f"{directory}:{JARS}", "cases.ClientCases"),
             *(broker.service_url, broker.http_url, str(_CASE_WITHIN_S), *classes),
         ],
         capture_output=True,

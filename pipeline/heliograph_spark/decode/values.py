@@ -10,6 +10,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
+from .avro_unions import UnionsAsRecords
 from .kept_values import UnfitValue, Values
 from .primitives import PRIMITIVE_TYPES, PrimitiveValues
 from .records import from_json_record, record_columns, without_uuids
@@ -67,13 +68,15 @@ class JsonValues:
 class AvroValues:
     """Decodes records in Avro that may be written with other versions of the schema.
 
-    A field that is new there is left out, one that is missing is null or has its default.
+    A field that is new there is left out, one that is missing is null or has its default. A union of several types has
+    a member for each type, null where the value is of another one.
     """
 
     def __init__(self, definition: str, fields: pa.Schema, writer: Writer) -> None:
         self._fields = fields
         self._definition = json.loads(definition)
-        self._reader = fastavro.parse_schema(self._definition)
+        self._unions = UnionsAsRecords(self._definition)
+        self._reader = fastavro.parse_schema(self._unions.definition)
         self._uuids = _has_uuids(self._definition)
         self._writer = writer
         #: By version, the parsed schemas of writer and reader; the latter is None where they are the same.
@@ -100,7 +103,7 @@ class AvroValues:
         definition["name"] = self._definition["name"]
         found: tuple[Any, Any] = self._reader, None
         if definition != self._definition:
-            found = fastavro.parse_schema(definition), self._reader
+            found = fastavro.parse_schema(self._unions.as_written(definition)), self._reader
         self._schemas[version] = found
         return found
 

@@ -14,6 +14,7 @@ import fastavro
 import pulsar
 from pyspark.sql import types as t
 
+from heliograph_spark.decode.avro_unions import UnionsAsRecords
 from heliograph_spark.plan.errors import SchemaError
 from heliograph_spark.plan.timestamps import since_1970
 
@@ -153,7 +154,10 @@ class Encoder:
             self._kind = "AVRO"
             self._definition = avro_definition(t.StructType(values), "row")
         if self._definition is not None:
-            self._parsed = fastavro.parse_schema(json.loads(json.dumps(self._definition)))
+            definition = json.loads(json.dumps(self._definition))
+            if self._kind == "AVRO":
+                definition = UnionsAsRecords(definition).definition
+            self._parsed = fastavro.parse_schema(definition)
 
     @property
     def kind(self) -> str:

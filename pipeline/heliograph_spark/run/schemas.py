@@ -10,6 +10,7 @@ from typing import Any
 from heliograph_api.protocol import wire_pb2 as wire
 from pyspark.sql import types as t
 
+from heliograph_spark.decode.avro_unions import members_of, number_of
 from heliograph_spark.decode.kept_values import BAD_RECORD
 from heliograph_spark.plan.errors import OptionError, SchemaError
 from heliograph_spark.plan.side_by_side import for_each
@@ -142,7 +143,7 @@ def columns_of(
         names = ", ".join(field.name for field in _FURTHER)
         raise OptionError(f"includeColumns: {unknown[0]!r} is no column of metadata; there are {names}")
     if schema.definition is not None:
-        record = _Types(topic, logical=schema.kind == "AVRO").of(_parsed(schema), "")
+        record = _Types(topic, in_avro=schema.kind == "AVRO").of(_parsed(schema), "")
         if not isinstance(record, t.StructType):
             raise SchemaError(f"the schema of {topic} is no record; {_RAW_HINT}")
         values = list(record.fields)
@@ -160,7 +161,7 @@ def columns_of(
 
 def field_types(schema: TopicSchema, names: Collection[str]) -> dict[str, t.DataType]:
     """Return Spark's types of these fields of a record. Raises :class:`SchemaError`, naming the field."""
-    types = _Types("the topic's schema", logical=schema.kind == "AVRO")
+    types = _Types("the topic's schema", in_avro=schema.kind == "AVRO")
     found = {}
     for field in _parsed(schema)["fields"]:
         try:
@@ -174,9 +175,9 @@ def field_types(schema: TopicSchema, names: Collection[str]) -> dict[str, t.Data
 class _Types:
     """Spark's types for the types of one Avro definition, which names some of them once and refers to them later."""
 
-    def __init__(self, topic: str, *, logical: bool) -> None:
+    def __init__(self, topic: str, *, in_avro: bool) -> None:
         self._topic = topic
-        self._logical = logical
+        self._in_avro = in_avro
         self._named: dict[str, t.DataType] = {}
 
     def _refuse(self, where: str, what: str) -> SchemaError:
@@ -211,7 +212,7 @@ class _Types:
             return t.ArrayType(self.of(avro["items"], f"{where}[]"))
         if kind == "map":
             return t.MapType(t.StringType(), self.of(avro["values"], f"{where}{{}}"))
-        logical = avro.get("logicalType") if self._logical else None
+        logical = avro.get("logicalType") if self._in_avro else None
         if logical == "decimal":
             return t.DecimalType(avro["precision"], avro.get("scale", 0))
         if logical is not None and logical not in _LOGICAL:
@@ -219,7 +220,14 @@ class _Types:
         return _LOGICAL[logical] if logical else self.of(kind, where)
 
     def _union(self, branches: list[Any], where: str) -> t.DataType:
+        if number := number_of(branches):
+            return _AVRO[number]
+        if members := members_of(branches):
+            if not self._in_avro:
+                raise self._refuse(where, "a union of several types is no column, as JSON does not say which one it is")
+            types = [(f"member{at}", each) for at, each in enumerate(members)]
+            return t.StructType([t.StructField(name, self.of(each, f"{where}.{name}")) for name, each in types])
         real = [each for each in branches if each != "null"]
-        if len(real) != 1:
-            raise self._refuse(where, "a union of several types is no column")
+        if not real:
+            raise self._refuse(where, "nothing but null is no column")
         return self.of(real[0], where)
