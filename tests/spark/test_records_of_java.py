@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,26 @@ def rows(broker: RunningBroker, topic: str) -> tuple[str, list[dict[str, Any]]]:
     batches = read_range(brokers, Range(name, start, end), options, entry_columns(brokers, name, columns, schema))
     found = [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
     return columns.simpleString(), found
+
+
+@pytest.mark.parametrize("encoding", ["INLINE", "SEPARATED"])
+def test_keys_and_values(broker: RunningBroker, prefix: str, encoding: str) -> None:
+    order = {"id": "a", "count": 7}
+    columns, found = rows(broker, f"{prefix}longs-{encoding}")
+    assert columns == "struct<value:struct<key:bigint,value:struct<count:int,id:string>>>"
+    pairs = [(-5, order), (5, None), (None, order)]
+    assert found == [*({"value": {"key": key, "value": value}} for key, value in pairs), {"value": None}]
+    columns, found = rows(broker, f"{prefix}orders-{encoding}")
+    assert columns == "struct<value:struct<key:struct<count:int,id:string>,value:timestamp>>"
+    at = datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC)
+    assert found == [{"value": {"key": order, "value": at}}]
+
+
+@pytest.mark.parametrize("encoding", ["INLINE", "SEPARATED"])
+def test_values_of_two_versions(broker: RunningBroker, prefix: str, encoding: str) -> None:
+    columns, found = rows(broker, f"{prefix}versions-{encoding}")
+    assert columns == "struct<value:struct<key:string,value:struct<id:int,more:string>>>"
+    assert found == [{"value": {"key": "k", "value": {"id": 5, "more": more}}} for more in ("none", "text")]
 
 
 def test_unions(broker: RunningBroker, prefix: str) -> None:

@@ -26,6 +26,7 @@ from .entries import (
     unacknowledged,
 )
 from .kept_values import BAD_RECORD, UnfitValue, Values, kept_values
+from .key_values import joined
 from .message_ids import MessageIds
 from .rows import COMPILED, ROW_COLUMNS, TIMESTAMP, new_rows
 
@@ -72,7 +73,8 @@ class EntryColumns:
     Columns that are none of the metadata's are those of ``values``, in its order; without it there may be one, of
     bytes. With the column :data:`BAD_RECORD` nothing in an entry ends the reading: values that do not fit are null and
     in that column, and so is the payload of an entry that cannot be taken apart, as one row. ``partition`` is -1 for
-    a topic without partitions. ``compiled`` is whether the compiled module is used.
+    a topic without partitions. ``separated`` is whether ``values`` has to be given keys and payloads as key-value
+    schemas join them. ``compiled`` is whether the compiled module is used.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class EntryColumns:
         *,
         partition: int = -1,
         values: Values | None = None,
+        separated: bool = False,
         compiled: bool = COMPILED,
     ) -> None:
         self._topic = topic
@@ -90,10 +93,10 @@ class EntryColumns:
         self._values = values
         self._value_names = [name for name in schema.names if name not in (*METADATA_COLUMNS, BAD_RECORD)]
         self._keeps_bad = BAD_RECORD in schema.names
+        self._joins = separated and bool(self._value_names)
         wanted = {name for name in schema.names if name in METADATA_COLUMNS}
-        self._row_names = frozenset(
-            wanted & ROW_COLUMNS.keys() | ({"value"} if self._value_names or self._keeps_bad else set())
-        )
+        needed = {"value"} if self._value_names or self._keeps_bad else set()
+        self._row_names = frozenset(wanted & ROW_COLUMNS.keys() | needed | ({"__key"} if self._joins else set()))
         self._entry_names = [name for name in ENTRY_COLUMNS if name in wanted]
         if values is not None and self._value_names and "__schemaVersion" not in wanted:
             self._entry_names.append("__schemaVersion")
@@ -254,13 +257,15 @@ class EntryColumns:
         self, taken: pa.RecordBatch, entries: list[_Collected], start: int, unreadable: dict[int, str]
     ) -> pa.RecordBatch:
         columns: dict[str, Any] = {name: taken.column(name) for name in taken.schema.names}
+        given = joined(columns["__key"], columns["value"]) if self._joins else columns.get("value")
         if self._keeps_bad:
             decoder = self._values if self._value_names else None
-            bad, *decoded = kept_values(decoder, columns["value"], columns.get("__schemaVersion"), unreadable)
+            versions = columns.get("__schemaVersion")
+            bad, *decoded = kept_values(decoder, given, versions, unreadable, raw=columns["value"])
             columns |= {BAD_RECORD: bad} | dict(zip(self._value_names, decoded, strict=bool(self._value_names)))
         elif self._values is not None and self._value_names:
             try:
-                decoded = list(self._values.columns(columns["value"], columns["__schemaVersion"]))
+                decoded = list(self._values.columns(given, columns["__schemaVersion"]))
             except UnfitValue as error:
                 row = start + error.row
                 of = entries[bisect_right(entries, row, key=lambda each: each.end)]

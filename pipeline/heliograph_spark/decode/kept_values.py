@@ -34,11 +34,16 @@ class Values(Protocol):
 
 
 def kept_values(
-    decoder: Values | None, values: pa.Array, versions: pa.Array | None, reasons: dict[int, str]
+    decoder: Values | None,
+    values: pa.Array,
+    versions: pa.Array | None,
+    reasons: dict[int, str],
+    raw: pa.Array | None = None,
 ) -> list[pa.Array]:
     """Return :data:`BAD_RECORD` and the columns of the values, which are null for those that do not fit.
 
-    ``reasons`` are the rows that are known not to be values. Without a decoder the only column are the bytes.
+    ``reasons`` are the rows that are known not to be values. Without a decoder the only column are the bytes. ``raw``
+    are the bytes to keep where they are not the values.
     """
     reasons = dict(reasons)
     fitting = values
@@ -51,8 +56,8 @@ def kept_values(
         columns = [pa.concat_arrays(each) for each in zip(*parts, strict=True)]
     why = pa.array([reasons.get(row) for row in range(len(values))], pa.string())
     fits = pc.is_null(why)
-    raw = pc.if_else(fits, pa.scalar(None, pa.binary()), values)
-    bad = pa.StructArray.from_arrays([raw, why], fields=list(BAD_RECORD_TYPE), mask=fits)
+    kept = pc.if_else(fits, pa.scalar(None, pa.binary()), values if raw is None else raw)
+    bad = pa.StructArray.from_arrays([kept, why], fields=list(BAD_RECORD_TYPE), mask=fits)
     return [bad, *columns]
 
 

@@ -28,7 +28,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import BinaryType, StringType
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from heliograph_spark.plan.errors import JobError, MissingFileError, PulsarSourceError
 from heliograph_spark.plan.options import full_name
@@ -229,11 +229,16 @@ def last_values(rows: DataFrame) -> DataFrame:
 
 
 def _has_value(rows: DataFrame) -> Column:
-    """Whether a message is more than its key: a value that is not empty, or a record with a field that is not null."""
+    """Whether a message is more than its key: a value that is not empty, or a record with a field that is not null.
+
+    With a key-value schema the value counts.
+    """
     condition = f.lit(False)
     for column in rows.schema.fields:
         if column.name not in METADATA.names and column.name != DATE:
-            there = f.col(f"`{column.name}`")
-            plain = column.name == VALUE and isinstance(column.dataType, BinaryType | StringType)
+            there, kind = f.col(f"`{column.name}`"), column.dataType
+            if column.name == VALUE and isinstance(kind, StructType) and kind.names == ["key", VALUE]:
+                there = there[VALUE]
+            plain = column.name == VALUE and isinstance(kind, BinaryType | StringType)
             condition = condition | (f.coalesce(f.length(there), f.lit(0)) > 0 if plain else there.isNotNull())
     return condition

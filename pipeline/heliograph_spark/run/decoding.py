@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,13 +13,14 @@ from pyspark.sql.types import StructType
 
 from heliograph_spark.decode.columns import METADATA_COLUMNS, EntryColumns
 from heliograph_spark.decode.kept_values import BAD_RECORD, UnfitValue, Values
+from heliograph_spark.decode.key_values import KeyValues
 from heliograph_spark.decode.primitives import PRIMITIVE_TYPES
 from heliograph_spark.decode.values import values_of
 from heliograph_spark.plan.errors import SchemaError
 from heliograph_spark.wire.brokers import Brokers
 
 from .primitives import PRIMITIVES
-from .schemas import METADATA, TopicSchema, columns_of
+from .schemas import METADATA, VALUE, TopicSchema, columns_of, read_schema
 
 _PARTITION = re.compile(r"-partition-(\d+)$")
 
@@ -50,18 +51,47 @@ def entry_columns(brokers: Brokers, topic: str, columns: StructType, schema: Top
     arrow = to_arrow_schema(columns, timezone="UTC")
     fields = pa.schema([field for field in arrow if field.name not in (*METADATA_COLUMNS, BAD_RECORD)])
 
-    def definition_of(version: bytes) -> str:
-        written = brokers.schema(topic, version)
-        if written is None:
+    def written(version: bytes) -> TopicSchema:
+        found = brokers.schema(topic, version)
+        if found is None:
             raise ValueError(f"the topic has no schema of version {version.hex()}")
-        return bytes(written.schema.schema_data).decode()
+        return read_schema(found.schema, topic)
 
     found = _PARTITION.search(topic)
+    partition = int(found[1]) if found else -1
+    values = _values(schema, fields, written) if len(fields) else None
+    return EntryColumns(topic, arrow, partition=partition, values=values, separated=schema.separated)
+
+
+def _values(schema: TopicSchema, fields: pa.Schema, written: Callable[[bytes], TopicSchema]) -> Values | None:
+    """Return what decodes the values to these columns, None for bytes; ``written`` is the schema of a version."""
+    if schema.parts is not None:
+        (both,) = fields
+        key, value = (_part(schema, at, both.type, written) for at in (0, 1))
+        return KeyValues(both.type, key, value)
     if schema.kind in PRIMITIVES and schema.kind not in ("NONE", "BYTES", *PRIMITIVE_TYPES):
-        values: Values | None = _EachValue(schema.kind, fields)
-    else:
-        values = values_of(schema.kind, schema.definition, fields, definition_of)
-    return EntryColumns(topic, arrow, partition=int(found[1]) if found else -1, values=values)
+        return _EachValue(schema.kind, fields)
+
+    def definition_of(version: bytes) -> str:
+        definition = written(version).definition
+        if definition is None:
+            raise ValueError(f"the topic's schema of version {version.hex()} is not {schema.kind}")
+        return definition
+
+    return values_of(schema.kind, schema.definition, fields, definition_of)
+
+
+def _part(schema: TopicSchema, at: int, both: pa.StructType, written: Callable[[bytes], TopicSchema]) -> Values | None:
+    """Return what decodes the key, or the value, of a key-value schema."""
+
+    def part_of(whole: TopicSchema) -> TopicSchema:
+        if whole.parts is None:
+            raise ValueError(f"a schema of type {whole.kind} has no key and value")
+        return whole.parts[at]
+
+    kind = both[at].type
+    fields = pa.schema(list(kind) if pa.types.is_struct(kind) else [pa.field(VALUE, kind)])
+    return _values(part_of(schema), fields, lambda version: part_of(written(version)))
 
 
 class _EachValue:

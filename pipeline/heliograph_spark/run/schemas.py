@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyspark.sql import types as t
 
 from heliograph_spark.decode.avro_unions import members_of, number_of
 from heliograph_spark.decode.kept_values import BAD_RECORD
+from heliograph_spark.decode.key_values import parts_of
 from heliograph_spark.plan.errors import OptionError, SchemaError
 from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.wire.brokers import Brokers
@@ -47,6 +49,8 @@ _BAD_RECORD = t.StructField(
 )
 #: The one column of a topic whose messages are no records.
 VALUE = "value"
+#: The boundary of two words in the protocol's names of types.
+_WORD = re.compile("(?<=[a-z])(?=[A-Z])")
 _RAW_HINT = "allowDifferentTopicSchemas=true gives the bytes"
 
 _AVRO: dict[str, t.DataType] = {
@@ -71,10 +75,16 @@ _LOGICAL: dict[str, t.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """The schema of a topic's messages: ``kind`` by Pulsar's name, and a record's ``definition`` (AVRO, JSON)."""
+    """The schema of a topic's messages: ``kind`` by Pulsar's name, and a record's ``definition`` (AVRO, JSON).
+
+    A key-value schema has ``parts``, those of the key and the value; ``separated`` is whether the message's key is the
+    key.
+    """
 
     kind: str
     definition: str | None = None
+    parts: tuple[TopicSchema, TopicSchema] | None = None
+    separated: bool = False
 
 
 RAW = TopicSchema("BYTES")
@@ -84,10 +94,32 @@ _NO_SCHEMA = ("NONE", "BYTES")
 def schema_of_topic(brokers: Brokers, topic: str) -> TopicSchema:
     """Return the topic's newest schema; a topic without one holds bytes."""
     found = brokers.schema(topic)
-    if found is None:
-        return RAW
-    kind = UNNAMED.get(found.schema.type) or wire.Schema.Type.Name(found.schema.type).upper()
-    return TopicSchema(kind, found.schema.schema_data.decode() if kind in ("AVRO", "JSON") else None)
+    return RAW if found is None else read_schema(found.schema, topic)
+
+
+def read_schema(stored: wire.Schema, topic: str) -> TopicSchema:
+    """Return a schema as the protocol has it. Raises :class:`SchemaError`, naming the topic."""
+    kind = UNNAMED.get(stored.type) or _WORD.sub("_", wire.Schema.Type.Name(stored.type)).upper()
+    try:
+        return _schema_of(kind, stored.schema_data, {each.key: each.value for each in stored.properties})
+    except ValueError as error:
+        raise SchemaError(f"the schema of {topic} cannot be read: {error}; {_RAW_HINT}") from error
+
+
+def _schema_of(kind: str, data: bytes, properties: Mapping[str, str]) -> TopicSchema:
+    if kind in ("AVRO", "JSON"):
+        return TopicSchema(kind, data.decode())
+    if kind != "KEY_VALUE":
+        return TopicSchema(kind)
+
+    def part(name: str, of_part: bytes | None) -> TopicSchema:
+        found = properties.get(f"{name}.schema.type", "BYTES")
+        # One within another is not read: where its messages have the inner key nobody says.
+        return TopicSchema(found) if found == kind else _schema_of(found, of_part or b"", {})
+
+    key, value = parts_of(data)
+    separated = properties.get("kv.encoding.type") == "SEPARATED"
+    return TopicSchema(kind, parts=(part("key", key), part("value", value)), separated=separated)
 
 
 def common_schema(brokers: Brokers, topics: Sequence[str]) -> TopicSchema:
@@ -124,7 +156,9 @@ def with_schema(brokers: Brokers, topics: Sequence[str], planned: TopicSchema) -
 def _same(one: TopicSchema, other: TopicSchema) -> bool:
     if one.kind in _NO_SCHEMA and other.kind in _NO_SCHEMA:
         return True
-    return one.kind == other.kind and _parsed(one) == _parsed(other)
+    if one.kind != other.kind or one.separated != other.separated or _parsed(one) != _parsed(other):
+        return False
+    return all(map(_same, one.parts or (), other.parts or ()))
 
 
 def _parsed(schema: TopicSchema) -> Any:
@@ -142,21 +176,31 @@ def columns_of(
     if unknown := [name for name in further if name not in METADATA.names]:
         names = ", ".join(field.name for field in _FURTHER)
         raise OptionError(f"includeColumns: {unknown[0]!r} is no column of metadata; there are {names}")
-    if schema.definition is not None:
-        record = _Types(topic, in_avro=schema.kind == "AVRO").of(_parsed(schema), "")
-        if not isinstance(record, t.StructType):
-            raise SchemaError(f"the schema of {topic} is no record; {_RAW_HINT}")
-        values = list(record.fields)
-    elif schema.kind in PRIMITIVES:
-        values = [t.StructField(VALUE, PRIMITIVES[schema.kind].column)]
+    if schema.parts is not None:
+        parts = zip(("key", VALUE), schema.parts, strict=True)
+        both = [t.StructField(name, _content(part, f"the {name} of {topic}")) for name, part in parts]
+        values = [t.StructField(VALUE, t.StructType(both))]
     else:
-        raise SchemaError(f"the schema of {topic} is of type {schema.kind}, which has no columns here; {_RAW_HINT}")
+        content = _content(schema, topic)
+        values = list(content.fields) if isinstance(content, t.StructType) else [t.StructField(VALUE, content)]
     for field in values:
         if field.name in (*METADATA.names, BAD_RECORD):
             raise SchemaError(f"field {field.name!r} of {topic} has the name of a column of metadata; {_RAW_HINT}")
     usual = [field.name for field in _USUAL]
     asked = [METADATA[name] for name in further if name not in usual]
     return t.StructType([*values, *_USUAL, *asked, *([_BAD_RECORD] if keeps_bad else [])])
+
+
+def _content(schema: TopicSchema, topic: str) -> t.DataType:
+    """Return the type of what has this schema, a struct for a record."""
+    if schema.definition is not None:
+        record = _Types(topic, in_avro=schema.kind == "AVRO").of(_parsed(schema), "")
+        if not isinstance(record, t.StructType):
+            raise SchemaError(f"the schema of {topic} is no record; {_RAW_HINT}")
+        return record
+    if schema.kind in PRIMITIVES:
+        return PRIMITIVES[schema.kind].column
+    raise SchemaError(f"the schema of {topic} is of type {schema.kind}, which has no columns here; {_RAW_HINT}")
 
 
 def field_types(schema: TopicSchema, names: Collection[str]) -> dict[str, t.DataType]:

@@ -1,5 +1,8 @@
 import java.io.ByteArrayOutputStream;
+import java.nio.charset.StandardCharsets;
+import java.time.Instant;
 import java.util.List;
+import java.util.Map;
 import org.apache.avro.generic.GenericData;
 import org.apache.avro.generic.GenericDatumWriter;
 import org.apache.avro.generic.GenericRecord;
@@ -8,6 +11,12 @@ import org.apache.avro.io.EncoderFactory;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Schema;
+import org.apache.pulsar.client.api.schema.GenericRecordBuilder;
+import org.apache.pulsar.client.api.schema.GenericSchema;
+import org.apache.pulsar.common.schema.KeyValue;
+import org.apache.pulsar.common.schema.KeyValueEncodingType;
+import org.apache.pulsar.common.schema.SchemaInfo;
+import org.apache.pulsar.common.schema.SchemaType;
 
 /** Sends messages as Pulsar's own client encodes them, to topics whose names begin with the second argument. */
 public class SendsRecords {
@@ -23,11 +32,51 @@ public class SendsRecords {
     try (PulsarClient client = PulsarClient.builder().serviceUrl(arguments[0]).build()) {
       SendsRecords sends = new SendsRecords(client, arguments[1]);
       sends.unions();
+      for (KeyValueEncodingType encoding : KeyValueEncodingType.values()) {
+        sends.keysAndValues(encoding);
+        sends.keysAndValuesOfTwoVersions(encoding);
+      }
     }
   }
 
   private <T> Producer<T> to(String topic, Schema<T> schema) throws Exception {
     return client.newProducer(schema).topic(prefix + topic).enableBatching(false).create();
+  }
+
+  public static class Order {
+    public String id;
+    public int count;
+  }
+
+  private void keysAndValues(KeyValueEncodingType encoding) throws Exception {
+    Order order = new Order();
+    order.id = "a";
+    order.count = 7;
+    try (Producer<KeyValue<Long, Order>> producer = to("longs-" + encoding,
+        Schema.KeyValue(Schema.INT64, Schema.JSON(Order.class), encoding))) {
+      producer.send(new KeyValue<>(-5L, order));
+      producer.send(new KeyValue<>(5L, null));
+      producer.send(new KeyValue<>(null, order));
+      producer.send(null);
+    }
+    try (Producer<KeyValue<Order, Instant>> producer = to("orders-" + encoding,
+        Schema.KeyValue(Schema.AVRO(Order.class), Schema.INSTANT, encoding))) {
+      producer.send(new KeyValue<>(order, Instant.ofEpochSecond(1, 5_000)));
+    }
+  }
+
+  private void keysAndValuesOfTwoVersions(KeyValueEncodingType encoding) throws Exception {
+    String definition = "{\"type\":\"record\",\"name\":\"V\",\"fields\":[{\"name\":\"id\",\"type\":\"int\"}%s]}";
+    for (String more : List.of("", ",{\"name\":\"more\",\"type\":\"string\",\"default\":\"none\"}")) {
+      GenericSchema<org.apache.pulsar.client.api.schema.GenericRecord> value = Schema.generic(SchemaInfo.builder()
+          .name("V").type(SchemaType.AVRO).schema(definition.formatted(more).getBytes(StandardCharsets.UTF_8))
+          .properties(Map.of()).build());
+      try (Producer<KeyValue<String, org.apache.pulsar.client.api.schema.GenericRecord>> producer =
+          to("versions-" + encoding, Schema.KeyValue(Schema.STRING, value, encoding))) {
+        GenericRecordBuilder record = value.newRecordBuilder().set("id", 5);
+        producer.send(new KeyValue<>("k", (more.isEmpty() ? record : record.set("more", "text")).build()));
+      }
+    }
   }
 
   private void unions() throws Exception {
