@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from heliograph_spark.plan.errors import SchemaError
 from heliograph_spark.plan.options import read_options
 from heliograph_spark.plan.ranges import Range
 from heliograph_spark.run.decoding import entry_columns
@@ -66,6 +67,25 @@ def test_values_of_two_versions(broker: RunningBroker, prefix: str, encoding: st
     columns, found = rows(broker, f"{prefix}versions-{encoding}")
     assert columns == "struct<value:struct<key:string,value:struct<id:int,more:string>>>"
     assert found == [{"value": {"key": "k", "value": {"id": 5, "more": more}}} for more in ("none", "text")]
+
+
+def test_protobuf(broker: RunningBroker, prefix: str) -> None:
+    columns, found = rows(broker, f"{prefix}protobuf")
+    assert ",oneofs:array<string>," in columns
+    assert "number:int" in columns
+    full, empty = found
+    assert (full["name"], full["oneofs"], full["syntax"]) == ("a type", ["x", "y"], "17")
+    assert full["source_context"] == {"file_name": "a.proto"}
+    (field,) = full["fields"]
+    assert (field["kind"], field["number"], field["name"], field["packed"]) == ("TYPE_INT32", 7, "f", False)
+    assert field["options"] == [{"name": "o", "value": {"type_url": "", "value": b"bytes"}}]
+    assert (empty["name"], empty["fields"], empty["source_context"]) == ("", [], None)
+    assert empty["syntax"] == "SYNTAX_PROTO2"
+
+
+def test_protobuf_whose_schema_is_avro_is_refused_by_name(broker: RunningBroker, prefix: str) -> None:
+    with pytest.raises(SchemaError, match=r"the schema of .*protobuf-as-avro is of type PROTOBUF, which"):
+        rows(broker, f"{prefix}protobuf-as-avro")
 
 
 def test_unions(broker: RunningBroker, prefix: str) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from .avro_unions import UnionsAsRecords
 from .kept_values import UnfitValue, Values
 from .primitives import PRIMITIVE_TYPES, PrimitiveValues
+from .protobuf_values import ProtobufValues
 from .records import from_json_record, record_columns, without_uuids
 
 #: Returns the definition of the Avro schema with that version; raises :class:`ValueError` if there is none.
@@ -34,6 +35,8 @@ def values_of(kind: str, definition: str | None, fields: pa.Schema, writer: Writ
         return PrimitiveValues(kind)
     if kind == "JSON":
         return JsonValues(fields)
+    if kind == "PROTOBUF_NATIVE" and definition is not None:
+        return ProtobufValues(definition, fields)
     if kind == "AVRO" and definition is not None:
         return AvroValues(definition, fields, writer)
     raise ValueError(f"a schema of type {kind} has no columns")

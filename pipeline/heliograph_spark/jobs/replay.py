@@ -200,7 +200,7 @@ def _written_as(
             raise SchemaError(f"{target}: the archive of {source} does not fit its schema: {error}") from error
         return schema, columns
     schema = schema_of_topic(brokers, source)
-    if schema.definition is not None:
+    if schema.in_avro:
         offered = {field.name: field.dataType for field in columns_of(schema, source).fields}
         if all(offered.get(field.name) == field.dataType for field in columns.fields):
             return schema, columns

@@ -141,7 +141,7 @@ class Encoder:
         self._plain: Callable[[Any], bytes] | None = None
         self._definition: Any = None
         kind = values[0].dataType
-        if schema is not None and schema.definition is not None:
+        if schema is not None and schema.in_avro:
             self._kind = schema.kind
             self._definition = record_for(values, schema)
         elif schema is not None:

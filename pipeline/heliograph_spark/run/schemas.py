@@ -10,10 +10,12 @@ from typing import Any
 
 from heliograph_api.protocol import wire_pb2 as wire
 from pyspark.sql import types as t
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from heliograph_spark.decode.avro_unions import members_of, number_of
 from heliograph_spark.decode.kept_values import BAD_RECORD
 from heliograph_spark.decode.key_values import parts_of
+from heliograph_spark.decode.protobuf_values import ProtobufSchemaError, message_columns, message_type
 from heliograph_spark.plan.errors import OptionError, SchemaError
 from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.wire.brokers import Brokers
@@ -75,7 +77,9 @@ _LOGICAL: dict[str, t.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """The schema of a topic's messages: ``kind`` by Pulsar's name, and a record's ``definition`` (AVRO, JSON).
+    """The schema of a topic's messages: ``kind`` by Pulsar's name, and a record's ``definition``.
+
+    That is Avro's for AVRO and JSON, and descriptors as Java's client writes them for PROTOBUF_NATIVE.
 
     A key-value schema has ``parts``, those of the key and the value; ``separated`` is whether the message's key is the
     key.
@@ -85,6 +89,11 @@ class TopicSchema:
     definition: str | None = None
     parts: tuple[TopicSchema, TopicSchema] | None = None
     separated: bool = False
+
+    @property
+    def in_avro(self) -> bool:
+        """Whether the definition is Avro's."""
+        return self.kind in ("AVRO", "JSON")
 
 
 RAW = TopicSchema("BYTES")
@@ -107,7 +116,7 @@ def read_schema(stored: wire.Schema, topic: str) -> TopicSchema:
 
 
 def _schema_of(kind: str, data: bytes, properties: Mapping[str, str]) -> TopicSchema:
-    if kind in ("AVRO", "JSON"):
+    if kind in ("AVRO", "JSON", "PROTOBUF_NATIVE"):
         return TopicSchema(kind, data.decode())
     if kind != "KEY_VALUE":
         return TopicSchema(kind)
@@ -193,11 +202,16 @@ def columns_of(
 
 def _content(schema: TopicSchema, topic: str) -> t.DataType:
     """Return the type of what has this schema, a struct for a record."""
-    if schema.definition is not None:
+    if schema.in_avro:
         record = _Types(topic, in_avro=schema.kind == "AVRO").of(_parsed(schema), "")
         if not isinstance(record, t.StructType):
             raise SchemaError(f"the schema of {topic} is no record; {_RAW_HINT}")
         return record
+    if schema.kind == "PROTOBUF_NATIVE" and schema.definition is not None:
+        try:
+            return from_arrow_schema(message_columns(message_type(schema.definition)))
+        except ProtobufSchemaError as error:
+            raise SchemaError(f"the schema of {topic} has no columns here: {error}; {_RAW_HINT}") from error
     if schema.kind in PRIMITIVES:
         return PRIMITIVES[schema.kind].column
     raise SchemaError(f"the schema of {topic} is of type {schema.kind}, which has no columns here; {_RAW_HINT}")

@@ -164,7 +164,7 @@ def _are_bytes(columns: StructType, schema: TopicSchema) -> bool:
     names = [name for name in columns.names if not name.startswith("__")]
     if names != [VALUE] or not isinstance(columns[VALUE].dataType, BinaryType):
         return False
-    return schema.definition is None or VALUE not in field_types(schema, ())
+    return not schema.in_avro or VALUE not in field_types(schema, ())
 
 
 def _send(

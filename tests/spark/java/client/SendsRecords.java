@@ -1,3 +1,9 @@
+import com.google.protobuf.Any;
+import com.google.protobuf.ByteString;
+import com.google.protobuf.Field;
+import com.google.protobuf.Option;
+import com.google.protobuf.SourceContext;
+import com.google.protobuf.Type;
 import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
 import java.time.Instant;
@@ -36,6 +42,7 @@ public class SendsRecords {
         sends.keysAndValues(encoding);
         sends.keysAndValuesOfTwoVersions(encoding);
       }
+      sends.protobuf();
     }
   }
 
@@ -76,6 +83,20 @@ public class SendsRecords {
         GenericRecordBuilder record = value.newRecordBuilder().set("id", 5);
         producer.send(new KeyValue<>("k", (more.isEmpty() ? record : record.set("more", "text")).build()));
       }
+    }
+  }
+
+  private void protobuf() throws Exception {
+    Field field = Field.newBuilder().setKind(Field.Kind.TYPE_INT32).setNumber(7).setName("f").addOptions(Option
+        .newBuilder().setName("o").setValue(Any.newBuilder().setValue(ByteString.copyFromUtf8("bytes")))).build();
+    Type type = Type.newBuilder().setName("a type").addFields(field).addOneofs("x").addOneofs("y")
+        .setSourceContext(SourceContext.newBuilder().setFileName("a.proto")).setSyntaxValue(17).build();
+    try (Producer<Type> producer = to("protobuf", Schema.PROTOBUF_NATIVE(Type.class))) {
+      producer.send(type);
+      producer.send(Type.getDefaultInstance());
+    }
+    try (Producer<Type> producer = to("protobuf-as-avro", Schema.PROTOBUF(Type.class))) {
+      producer.send(type);
     }
   }
 
