@@ -69,13 +69,13 @@ class Peak:
             self.python = max(self.python, used)
 
 
-def fill(broker: BrokerProcess, topic: str, messages: int, payload: int) -> None:
-    """Publish so many messages with a key to a topic that keeps them."""
+def fill(broker: BrokerProcess, topic: str, messages: int, payload: int, batch: int = _BATCH) -> None:
+    """Publish so many messages with a key to a topic that keeps them, in batches of ``batch`` or, with 1, alone."""
     client = pulsar.Client(broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     producer = client.create_producer(
         topic,
-        batching_enabled=True,
-        batching_max_messages=_BATCH,
+        batching_enabled=batch > 1,
+        batching_max_messages=max(batch, 2),
         batching_max_publish_delay_ms=1000,
         block_if_queue_full=True,
     )
