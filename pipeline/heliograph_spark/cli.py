@@ -133,6 +133,12 @@ def replay_command(
         typer.Option(metavar="publish|event", help="Time by which the partitions of the archived topic are merged."),
     ] = "publish",
     rate: Annotated[float | None, typer.Option(help="Limit of messages per second, over all tasks.")] = None,
+    speed: Annotated[
+        float | None,
+        typer.Option(
+            metavar="FACTOR", help="Keep the gaps between the times of --order, divided by this; 1 as recorded."
+        ),
+    ] = None,
     producer_name: Annotated[
         str | None,
         typer.Option(help="Producer name; a topic that deduplicates skips messages an earlier run of this name sent."),
@@ -161,6 +167,7 @@ def replay_command(
             from_ms=None if begin is None else parse_moment("--from", begin),
             until_ms=None if end is None else parse_moment("--until", end),
             rate=rate,
+            speed=speed,
             producer_name=producer_name,
             order="publish" if order == "publish" else "event",
             keys=tuple(key or ()),

@@ -102,6 +102,29 @@ def test_by_event_time_each_key_keeps_the_order_in_which_it_was_published(
         replay(spark, options(broker, tmp_path, topic, by_event, order="event", producer_name="r"))
 
 
+def test_the_gaps_between_event_times_are_kept_with_a_speed(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    create_partitions(broker, topic, 2)
+    send = sender(client, topic)
+    minutes = {"b": 0, "d": 20, "a": 45, "c": 75}
+    for number, (content, minute) in enumerate(minutes.items()):
+        send(number % 2, content, content, 1_700_000_000_000 + minute * 60_000)
+    archive(spark, broker, topic, tmp_path)
+    target = fresh_name("again")
+    create_partitions(broker, target, 2)
+    began_ms = time.time() * 1000
+    given = options(broker, tmp_path, topic, target, order="event", speed=900.0, rate=1000.0)
+    assert replay(spark, given).rows == 4
+    went = {message.data().decode(): message.publish_timestamp() for message in messages(client, target)}
+    assert went.keys() == minutes.keys()
+    # None goes before its time, however slow the machine: 75 minutes are 5 seconds.
+    for content, minute in minutes.items():
+        assert went[content] - began_ms >= minute * 60_000 / 900
+    with pytest.raises(OptionError, match="--speed: 0"):
+        replay(spark, options(broker, tmp_path, topic, target, speed=0.0))
+
+
 def test_a_table_and_a_replay_agree_on_what_is_last(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pulsar
 import pytest
-from heliograph_spark.jobs.plan.pacing import Pacer, shares
+from heliograph_spark.jobs.plan.pacing import Pacer, Speed, shares
 from heliograph_spark.jobs.replay import message_of
 from heliograph_spark.jobs.replay_task import UnderWay, epoch_of, sequence_of
 from heliograph_spark.plan.errors import OptionError, PulsarSourceError
@@ -61,6 +61,46 @@ def test_a_task_that_always_has_something_sends_at_the_rate() -> None:
 
 def test_the_rate_is_divided_by_what_each_task_has_to_send() -> None:
     assert shares(100, {0: 30, 1: 10, 2: 0}) == {0: 75, 1: 25}
+
+
+@given(
+    factor=st.floats(0.01, 1000),
+    recorded=st.lists(st.tuples(st.integers(0, 100_000), st.floats(0, 30)), min_size=1, max_size=50),
+    late=st.floats(-5, 5),
+)
+def test_the_gaps_between_messages_are_those_recorded_divided_by_the_factor(
+    factor: float, recorded: list[tuple[int, float]], late: float
+) -> None:
+    clock = Clock()
+    speed = Speed(factor, 1_700_000_000_000, begin_s=1000.0)
+    clock.now = 1000.0 + late
+    at_ms, free_at = 1_700_000_000_000, clock.now
+    for gap_ms, pause in recorded:
+        at_ms += gap_ms
+        due = 1000.0 + (at_ms - 1_700_000_000_000) / 1000 / factor
+        speed.wait(at_ms, clock, clock.sleep)
+        # A task that was held up sends at once what is due, until it is where it would have been.
+        assert clock.now == pytest.approx(max(due, free_at))
+        clock.now += pause
+        free_at = clock.now
+
+
+def test_a_rate_holds_up_a_burst_and_the_next_silence_makes_up_for_it() -> None:
+    clock = Clock()
+    speed, pacer = Speed(2, 0, begin_s=0), Pacer(10, clock, clock.sleep)
+    went = []
+    for at_ms in [0] * 21 + [10_000]:
+        speed.wait(at_ms, clock, clock.sleep)
+        pacer.wait()
+        went.append(clock.now)
+    assert went[20] == pytest.approx(2)
+    assert went[21] == pytest.approx(5)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_speed_that_is_not_above_zero_is_none(factor: float) -> None:
+    with pytest.raises(ValueError, match="no factor above zero"):
+        Speed(factor, 0, begin_s=0)
 
 
 IDS = st.tuples(st.integers(0, (1 << 30) - 1), st.integers(0, (1 << 20) - 1), st.integers(-1, (1 << 13) - 2))

@@ -11,6 +11,8 @@ up with the positions in each original partition, so there the merge keeps the o
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from heliograph_spark.jobs.plan.pacing import shares
+from heliograph_spark.jobs.plan.pacing import Speed, shares
 from heliograph_spark.plan.connection import connected
 from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError, SchemaError
 from heliograph_spark.plan.options import Connection, WriteOptions, full_name, write_options
@@ -49,6 +51,8 @@ TOPIC = "replay.topic"
 Order = Literal["publish", "event"]
 #: A column of the rows that no archive has: the number of the original partition.
 _NUMBER = "__number"
+#: From when the tasks are started until the first message goes, if the gaps are kept (s): the tasks begin together.
+_START_S = 2.0
 
 _ENCODED = t.StructType(
     [
@@ -75,9 +79,10 @@ class ReplayOptions:
     Publish times are from ``from_ms`` up to before ``until_ms``, in milliseconds since 1970. Only messages with
     one of the ``keys`` are sent, unless there are none, and only those with each of the ``properties``.
 
-    ``order`` is the time by which the original partitions are merged. ``rate`` is in messages a second, over all
-    tasks. With ``producer_name`` messages that a run before this one has sent from the same ``from_ms`` on, by the same
-    keys and properties, are not sent twice, on a topic that deduplicates.
+    ``order`` is the time by which the original partitions are merged. With ``speed`` messages go out with the gaps that
+    these times have, divided by it. ``rate`` is in messages a second, over all tasks. With ``producer_name`` messages
+    that a run before this one has sent from the same ``from_ms`` on, by the same keys and properties, are not sent
+    twice, on a topic that deduplicates.
     """
 
     broker: Broker
@@ -87,6 +92,7 @@ class ReplayOptions:
     from_ms: int | None = None
     until_ms: int | None = None
     rate: float | None = None
+    speed: float | None = None
     producer_name: str | None = None
     order: Order = "publish"
     keys: tuple[str, ...] = ()
@@ -114,6 +120,8 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     source, target = full_name(options.topic), full_name(options.to)
     if options.rate is not None and not options.rate > 0:
         raise OptionError(f"--rate: {options.rate} messages a second is no rate above zero")
+    if options.speed is not None and not 0 < options.speed < math.inf:
+        raise OptionError(f"--speed: {options.speed} is no factor above zero")
     if None not in (options.from_ms, options.until_ms) and options.from_ms >= options.until_ms:  # type: ignore[operator]
         raise OptionError("--from and --until: the range ends before it begins")
     if options.order == "event" and options.producer_name is not None:
@@ -132,7 +140,8 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     encoded = _encoded(rows, columns, schema, len(partitions), tasks, numbered=numbered)
     prepared = _ordered(encoded, tasks, options.order, numbered).persist(StorageLevel.DISK_ONLY)
     try:
-        counts = {row.task: row["count"] for row in prepared.groupBy("task").count().collect()}
+        found = prepared.groupBy("task").agg(f.count("*"), f.min("at")).collect()
+        counts = {task: count for task, count, _ in found}
         total = sum(counts.values())
         if total == 0:
             which = "of this selection" if _selection(options) else "in this range"
@@ -146,7 +155,10 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
         # With other partitions of the target a key goes to another one, which knows nothing of what was sent of it. A
         # message that another selection had left out would be below the last sequence id, and be dropped.
         series = f"{source}|{options.from_ms}|{len(partitions)}{_selection(options)}"
-        sent = _sent(prepared, columns, schema, writing, partitions, series, rates)
+        speed = None
+        if options.speed is not None:
+            speed = Speed(options.speed, min(first for _, _, first in found), time.time() + _START_S)
+        sent = _sent(prepared, columns, schema, writing, partitions, series, rates, speed)
     finally:
         prepared.unpersist()
     if sent != total:
@@ -249,7 +261,10 @@ def _encoded(
 
 
 def _ordered(encoded: DataFrame, tasks: int, order: Order, by_position: bool) -> DataFrame:
-    """Return the messages of each task in the order in which it sends them."""
+    """Return the messages of each task in the order in which it sends them, each with the time that orders it, ``at``.
+
+    It never goes back in a task.
+    """
     positions = "ledger", "entry", "batch"
     no_key = f.when(f.col("key").isNull(), f.col("source"))
     before = Window.unboundedPreceding, Window.currentRow
@@ -260,12 +275,11 @@ def _ordered(encoded: DataFrame, tasks: int, order: Order, by_position: bool) ->
     in_tasks: DataFrame = encoded.repartitionById(tasks, f.col("task"))
     within = ("source", "partition") if by_position else ("source", "key")
     in_tasks = in_tasks.withColumn("published", never_back(f.col("published"), within, positions))
-    along: tuple[str, ...] = ("published", "number", *positions)
+    along = "published", "number", *positions
+    at = f.col("published")
     if order == "event":
-        event = f.coalesce("event_ms", "published")
-        in_tasks = in_tasks.withColumn("event", never_back(event, ("key", no_key), along))
-        along = "event", *along
-    return in_tasks.sortWithinPartitions(*along)
+        at = never_back(f.coalesce("event_ms", "published"), ("key", no_key), along)
+    return in_tasks.withColumn("at", at).sortWithinPartitions("at", *along)
 
 
 def message_of(
@@ -314,6 +328,7 @@ def _sent(
     partitions: list[str],
     series: str,
     rates: dict[int, float],
+    speed: Speed | None,
 ) -> int:
     """Send all messages and return how many the broker has accepted."""
 
@@ -324,6 +339,8 @@ def _sent(
             resender = Resender(client, _encoder(columns, schema), writing, partitions, series, rates)
             for batch in batches:
                 for row in batch.to_pylist(maps_as_pydicts="lossy"):
+                    if speed is not None:
+                        speed.wait(row["at"])
                     resender.send(row)
             yield pa.RecordBatch.from_pydict({"sent": pa.array([resender.finish()], pa.int64())})
 

@@ -1,9 +1,11 @@
-"""Holds a task to a number of messages a second."""
+"""Holds a task to a number of messages a second, and to the times that were recorded."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 #: Waiting for less than this is not worth a call to the system; so much may go out at once.
 _GRAIN_S = 0.02
@@ -34,6 +36,31 @@ class Pacer:
         elif ahead < 0:
             self._due = now
         self._due += self._each_s
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Lets messages go with the gaps between their recorded times, divided by ``factor``.
+
+    All tasks have the same one: what was recorded at ``first_ms`` goes at ``begin_s``, both since 1970. A task that was
+    held up sends at once what is due by then, so the differences do not add up.
+    """
+
+    factor: float
+    first_ms: int
+    begin_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor < math.inf:
+            raise ValueError(f"{self.factor} is no factor above zero")
+
+    def wait(
+        self, at_ms: int, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Return when a message that was recorded at ``at_ms`` may go."""
+        ahead = self.begin_s + (at_ms - self.first_ms) / 1000 / self.factor - clock()
+        if ahead > 0:
+            sleep(ahead)
 
 
 def shares(rate: float, rows: dict[int, int]) -> dict[int, float]:
