@@ -40,6 +40,8 @@ class Partition:
     gone: set[Place] = field(default_factory=set)
     #: Those of the lives before the present one.
     former: set[Place] = field(default_factory=set)
+    #: How often its topic was created again.
+    life: int = 0
     #: The last entry behind which the queries' subscriptions were moved.
     moved: Place = (0, -1)
     #: The messages that the compacted view has, and the last entry that it covers.
@@ -93,6 +95,7 @@ class Partition:
         """Take notice that the topic was deleted and created again."""
         self.gone.update(self.entries)
         self.former.update(self.entries)
+        self.life += 1
         self.compacted, self.horizon = {}, (0, -1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from random import Random
 from typing import Any, TypeAlias
@@ -218,6 +218,8 @@ class Stream(Query):
         self.rows: dict[int, dict[str, list[bytes]]] = {}
         #: Entries that were gone when the next batch was planned; None if its plan is of a driver that was killed.
         self._gone: dict[str, frozenset[Place]] | None = None
+        #: The life of its topic in which a partition was last held.
+        self._held: dict[str, int] = {}
 
     @property
     def subscription(self) -> str | None:
@@ -243,6 +245,7 @@ class Stream(Query):
         if not self.planned:
             self.excuse()
             self.planned = [_stored(self._reader.initialOffset())]
+            self._hold(self.planned[0])
         return self._reader
 
     def step(self, draw: Random, meanwhile: Meanwhile) -> str:
@@ -259,6 +262,7 @@ class Stream(Query):
                 latest = _stored(reader.latestOffset(before, reader.getDefaultReadLimit()))
                 self._gone = {name: frozenset(partition.gone) for name, partition in self.topic.partitions.items()}
                 reader._target = None
+                self._hold(latest.keys() - before.keys())
                 self._check_plan(read_offsets(before), read_offsets(latest), stored)
                 if latest == before:
                     return "nothing new"
@@ -294,6 +298,7 @@ class Stream(Query):
         if done:
             self.rows[number] = rows
             reader.commit(_stored(end))
+            self._hold(name for name in end if end[name] != start.get(name))
         return f"{ended}{sum(map(len, rows.values()))} messages, up to {end}"
 
     def _attempt(
@@ -349,10 +354,18 @@ class Stream(Query):
             if start == end and start[name].entry_key < stored[-1]:
                 raise Violation(f"nothing is read of {name} after {start[name]}, and {stored[-1]} is stored")
 
+    def _hold(self, names: Iterable[str]) -> None:
+        self._held |= {name: self.topic.partitions[name].life for name in names}
+
     def check_held(self, gone: Mapping[str, set[Place]]) -> None:
-        """Raise :class:`Violation` if entries went that the query's subscription should have kept."""
+        """Raise :class:`Violation` if entries went that the query's subscription should have kept.
+
+        It keeps nothing of a topic that was created again before the query has read from that.
+        """
         for name, at in self.read_up_to.items():
             moved = self.topic.partitions[name].moved
+            if self._held.get(name) != self.topic.partitions[name].life:
+                continue
             if unread := {place for place in gone.get(name, ()) if place > max(at.entry_key, moved)}:
                 raise Violation(f"{name} has lost {sorted(unread)} that {self.subscription} holds after {at}")
 
