@@ -19,7 +19,7 @@ _THREADS = (
 
 def _used(process: psutil.Process) -> float:
     times = process.cpu_times()
-    # Of children that have ended, too.
+    # Children that have ended count, too.
     return float(times.user + times.system + times.children_user + times.children_system)
 
 

@@ -1,4 +1,4 @@
-"""What a process that reads topics is asked, and what it answers: a line each. Needs nothing but Python."""
+"""Requests to a process that reads topics, and its answers: a line each. Needs nothing but Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read, and the seconds from the request to the last message and, if known, from the first one to it.
+    """Messages that were read, and the seconds to the last one: from the request and, if known, from the first one.
 
     ``payload_bytes`` are None for a reader that does not open the entries.
     """

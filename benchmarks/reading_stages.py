@@ -1,4 +1,4 @@
-"""Where the time of a message goes on one split: the steps of reading one after the other, and then all of it in Spark.
+"""Processor time of a message on one split: the steps of reading one after the other, and then all of it in Spark.
 
 Each step does what the one before it does and one thing more, so the difference is what that costs.
 """
@@ -43,7 +43,7 @@ _QUIET_S = 2.0
 
 
 class Topic(Protocol):
-    """What is read."""
+    """A topic and the size of its messages."""
 
     @property
     def name(self) -> str: ...
@@ -56,7 +56,7 @@ class Topic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """What a reading took, in microseconds of a message: of the clock, of this process and of the broker."""
+    """Time of a reading, in microseconds of a message: of the clock, of this process and of the broker."""
 
     clock_us: float
     own_us: float
