@@ -49,7 +49,7 @@ RUN sh /src/images/install dependencies locks/spark.lock setuptools \
       matplotlib contourpy cycler fonttools kiwisolver packaging pillow pyparsing \
  && sh /src/images/install without pyspark/examples pyspark/data pandas/tests pyarrow/tests pyarrow/include
 COPY pipeline/build_native.py /src/pipeline/
-COPY pipeline/heliograph_spark/decode/_batch.pyx /src/pipeline/heliograph_spark/decode/
+COPY pipeline/heliograph_spark/decode/_[a-z]*.p* /src/pipeline/heliograph_spark/decode/
 RUN sh /src/images/install decoder locks/spark.lock
 COPY --from=source / /src/
 COPY pipeline /src/pipeline

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Appends the messages of a batch to growing buffers, which Arrow takes over as they are.
+"""Opens entries, and appends their messages to growing buffers, which Arrow takes over as they are.
 
-Every length is compared with what is left before anything is read. Whatever is uncommon or wrong, the whole batch is
+Every length is compared with what is left before anything is read. Whatever is uncommon or wrong, the whole entry is
 left to the module ``entries``, which is the reference: it reads it, or says what is wrong.
 """
 
@@ -14,308 +14,21 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
+from crc32c import crc32c
+from heliograph_api.protocol.wire_pb2 import MessageMetadata
+
 cdef enum:
     # Properties of one message that are compared with each other in turn.
     MAX_PROPERTIES = 16
     LARGEST_OFFSET = 0x7FFFFFFF
+    COPIED_BELOW_BYTES = 16384
 
 #: The last millisecond whose microseconds have 63 bits.
 cdef uint64_t LAST_MS = 9223372036854775
 
-
-cdef class Memory:
-    """Bytes that grow until they are given away."""
-
-    cdef uint8_t *start
-    cdef Py_ssize_t used
-    cdef Py_ssize_t room
-    cdef Py_ssize_t readers
-
-    def __cinit__(self):
-        self.used = self.readers = 0
-        self.room = 256
-        self.start = <uint8_t *>malloc(self.room)
-        if self.start == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        free(self.start)
-
-    def __len__(self):
-        return self.used
-
-    def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, self.start, self.used, 1, flags)
-        self.readers += 1
-
-    def __releasebuffer__(self, Py_buffer *view):
-        self.readers -= 1
-
-    cdef int grow(self, Py_ssize_t more) except -1:
-        cdef Py_ssize_t room = self.used + more
-        cdef uint8_t *moved
-        room += room // 2
-        if self.readers:
-            raise BufferError("bytes that are being read cannot move")
-        moved = <uint8_t *>realloc(self.start, room)
-        if moved == NULL:
-            raise MemoryError
-        self.start = moved
-        self.room = room
-        return 0
-
-    cdef inline int put(self, const uint8_t *data, Py_ssize_t size) except -1:
-        if size > self.room - self.used:
-            self.grow(size)
-        if size:
-            memcpy(self.start + self.used, data, size)
-            self.used += size
-        return 0
-
-    cdef inline int put_int32(self, int32_t number) except -1:
-        return self.put(<const uint8_t *>&number, 4)
-
-    cdef inline int put_int64(self, int64_t number) except -1:
-        return self.put(<const uint8_t *>&number, 8)
-
-
-cdef class Nulls:
-    """Which rows of a column are null: one byte a row, for as long as rows are added."""
-
-    cdef Memory flags
-    cdef Py_ssize_t count
-
-    def __cinit__(self):
-        self.flags = Memory()
-        self.count = 0
-
-    cdef inline int put(self, bint null) except -1:
-        cdef uint8_t flag = null
-        self.count += null
-        return self.flags.put(&flag, 1)
-
-    cdef void truncate(self, Py_ssize_t rows) noexcept:
-        while self.flags.used > rows:
-            self.flags.used -= 1
-            self.count -= self.flags.start[self.flags.used]
-
-    cdef Memory validity(self):
-        """Return the bitmap of the rows that are not null, None if all are not."""
-        cdef Memory bits
-        cdef Py_ssize_t row
-        if self.count == 0:
-            return None
-        bits = Memory()
-        bits.grow(self.flags.used // 8 + 1)
-        bits.used = self.flags.used // 8 + 1
-        memset(bits.start, 0, bits.used)
-        for row in range(self.flags.used):
-            if not self.flags.start[row]:
-                bits.start[row >> 3] |= <uint8_t>(1 << (row & 7))
-        return bits
-
-
-cdef class Texts:
-    """Byte strings of any length, one after the other, and where each of them ends."""
-
-    cdef Memory data
-    cdef Memory offsets
-
-    def __cinit__(self):
-        self.data = Memory()
-        self.offsets = Memory()
-        self.offsets.put_int32(0)
-
-    cdef inline int put(self, const uint8_t *data, Py_ssize_t size) except -1:
-        if size > LARGEST_OFFSET - self.data.used:
-            raise OverflowError("more than 2 GiB in one column")
-        self.data.put(data, size)
-        return self.offsets.put_int32(<int32_t>self.data.used)
-
-    cdef void truncate(self, Py_ssize_t rows) noexcept:
-        self.offsets.used = 4 * (rows + 1)
-        self.data.used = (<int32_t *>self.offsets.start)[rows]
-
-
-cdef class Column:
-    """A column of byte strings that may be null."""
-
-    cdef Texts texts
-    cdef Nulls nulls
-
-    def __cinit__(self):
-        self.texts = Texts()
-        self.nulls = Nulls()
-
-    cdef inline int put(self, const uint8_t *data, Py_ssize_t size) except -1:
-        self.nulls.put(False)
-        return self.texts.put(data, size)
-
-    cdef inline int put_null(self) except -1:
-        self.nulls.put(True)
-        return self.texts.put(NULL, 0)
-
-    cdef int put_object(self, object data) except -1:
-        cdef Py_buffer view
-        if data is None:
-            return self.put_null()
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        try:
-            self.put(<const uint8_t *>view.buf, view.len)
-        finally:
-            PyBuffer_Release(&view)
-        return 0
-
-    cdef void truncate(self, Py_ssize_t rows) noexcept:
-        self.texts.truncate(rows)
-        self.nulls.truncate(rows)
-
-    cdef tuple taken(self):
-        return self.nulls.count, self.nulls.validity(), self.texts.offsets, self.texts.data
-
-
-cdef struct Span:
-    const uint8_t *data
-    Py_ssize_t size
-
-
-cdef struct Single:
-    # The metadata of one message of a batch; a span without data was not set.
-    Span key
-    Span ordering_key
-    Span names[MAX_PROPERTIES]
-    Span texts[MAX_PROPERTIES]
-    int properties
-    int64_t payload_size
-    uint64_t event_time
-    uint64_t sequence_id
-    bint has_sequence_id
-    bint compacted_out
-    bint base64
-    bint null_value
-    bint null_key
-
-
-cdef inline const uint8_t *read_varint(const uint8_t *at, const uint8_t *end, uint64_t *number) noexcept nogil:
-    """Read at most nine bytes, which is below 2^63. NULL for more, or if they do not end."""
-    cdef uint64_t found = 0
-    cdef int shift = 0
-    while at < end and shift < 63:
-        found |= <uint64_t>(at[0] & 0x7F) << shift
-        if at[0] < 0x80:
-            number[0] = found
-            return at + 1
-        at += 1
-        shift += 7
-    return NULL
-
-
-cdef inline const uint8_t *read_span(const uint8_t *at, const uint8_t *end, Span *span) noexcept nogil:
-    cdef uint64_t size
-    at = read_varint(at, end, &size)
-    if at == NULL or size > <uint64_t>(end - at):
-        return NULL
-    span.data = at
-    span.size = <Py_ssize_t>size
-    return at + size
-
-
-cdef bint read_pair(Span pair, Span *name, Span *text) noexcept nogil:
-    cdef const uint8_t *at = pair.data
-    cdef const uint8_t *end = pair.data + pair.size
-    cdef uint8_t tag
-    name.data = NULL
-    text.data = NULL
-    while at < end:
-        tag = at[0]
-        # What is there twice is not looked at: the strings of both would have to be valid.
-        if tag == 0x0A and name.data == NULL:
-            at = read_span(at + 1, end, name)
-        elif tag == 0x12 and text.data == NULL:
-            at = read_span(at + 1, end, text)
-        else:
-            return False
-        if at == NULL:
-            return False
-    return name.data != NULL and text.data != NULL
-
-
-cdef bint read_single(const uint8_t *at, const uint8_t *end, Single *single) noexcept nogil:
-    """Return whether the metadata is complete and has nothing uncommon; strings are not looked at."""
-    cdef uint64_t number
-    cdef uint8_t tag
-    cdef Span pair
-    cdef int other
-    single.key.data = single.ordering_key.data = NULL
-    single.key.size = single.ordering_key.size = 0
-    single.properties = 0
-    single.payload_size = -1
-    single.event_time = single.sequence_id = 0
-    single.has_sequence_id = single.compacted_out = single.base64 = single.null_value = single.null_key = False
-    while at < end:
-        tag = at[0]
-        at += 1
-        if tag == 0x0A:
-            at = read_span(at, end, &pair)
-            if at == NULL or single.properties == MAX_PROPERTIES:
-                return False
-            if not read_pair(pair, &single.names[single.properties], &single.texts[single.properties]):
-                return False
-            for other in range(single.properties):
-                if same(single.names[other], single.names[single.properties]):
-                    return False
-            single.properties += 1
-            continue
-        if tag == 0x12:
-            if single.key.data != NULL:
-                return False
-            at = read_span(at, end, &single.key)
-        elif tag == 0x3A:
-            at = read_span(at, end, &single.ordering_key)
-        else:
-            at = read_varint(at, end, &number)
-            if at == NULL:
-                return False
-            if tag == 0x18:
-                if number > 0x7FFFFFFF:
-                    return False
-                single.payload_size = <int64_t>number
-            elif tag == 0x20:
-                single.compacted_out = number != 0
-            elif tag == 0x28:
-                single.event_time = number
-            elif tag == 0x30:
-                single.base64 = number != 0
-            elif tag == 0x40:
-                single.sequence_id = number
-                single.has_sequence_id = True
-            elif tag == 0x48:
-                single.null_value = number != 0
-            elif tag == 0x50:
-                single.null_key = number != 0
-            else:
-                return False
-        if at == NULL:
-            return False
-    return single.payload_size >= 0
-
-
-cdef inline bint same(Span one, Span other) noexcept nogil:
-    return one.size == other.size and memcmp(one.data, other.data, one.size) == 0
-
-
-cdef bint is_utf8(Span span) noexcept:
-    cdef Py_ssize_t at
-    for at in range(span.size):
-        if span.data[at] >= 0x80:
-            break
-    else:
-        return True
-    try:
-        PyUnicode_DecodeUTF8(<const char *>span.data, span.size, NULL)
-    except UnicodeDecodeError:
-        return False
-    return True
+include "_buffers.pxi"
+include "_metadata.pxi"
+include "_opened.pxi"
 
 
 cdef class RowBuffers:
@@ -533,9 +246,6 @@ cdef class RowBuffers:
         cdef uint32_t metadata_size
         cdef int32_t index
         cdef Single single
-        cdef bytes key
-        cdef Span span
-        cdef int each
         if remaining is not None:
             bits = <const uint8_t *>PyBytes_AS_STRING(remaining)
             bytes_of_bits = PyBytes_GET_SIZE(remaining)
@@ -544,7 +254,7 @@ cdef class RowBuffers:
                 break
             if end - at < 4:
                 return False
-            metadata_size = <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
+            metadata_size = read_uint32(at)
             at += 4
             if <uint64_t>metadata_size > <uint64_t>(end - at):
                 return False
@@ -552,41 +262,14 @@ cdef class RowBuffers:
             if not read_single(at, start, &single) or single.payload_size > end - start:
                 return False
             at = start + single.payload_size
-            if single.key.data != NULL and not is_utf8(single.key):
+            if not are_utf8(&single):
                 return False
-            for each in range(single.properties):
-                if not is_utf8(single.names[each]) or not is_utf8(single.texts[each]):
-                    return False
             if index <= after or single.compacted_out:
                 continue
             if bits != NULL and not (index >> 3 < bytes_of_bits and bits[index >> 3] >> (index & 7) & 1):
                 continue
-            if self.event_times is not None and single.event_time > LAST_MS:
+            if not self.put_single(&single, start):
                 return False
-            key = None
-            span = single.key
-            if single.null_key:
-                span.data = NULL
-            elif single.base64 and span.data != NULL:
-                try:
-                    key = a2b_base64(PyBytes_FromStringAndSize(<const char *>span.data, span.size), strict_mode=True)
-                except ValueError:
-                    return False
-                span.data = <const uint8_t *>PyBytes_AS_STRING(key)
-                span.size = PyBytes_GET_SIZE(key)
-            if self.key is not None:
-                put_span(self.key, span)
-            if self.value is not None:
-                if single.null_value:
-                    self.value.put_null()
-                else:
-                    self.value.put(start, single.payload_size)
-            if self.ordering_key is not None:
-                put_span(self.ordering_key, single.ordering_key)
-            if self.names is not None:
-                for each in range(single.properties):
-                    self.names.put(single.names[each].data, single.names[each].size)
-                    self.texts.put(single.texts[each].data, single.texts[each].size)
             if self.message_id is not None:
                 self.put_id(head, index, tail)
             self.end_row(
@@ -596,20 +279,93 @@ cdef class RowBuffers:
             )
         return True
 
+    cdef bint put_single(self, Single *single, const uint8_t *payload) except *:
+        """Add the strings of a message but its id; False, and perhaps some of them, if something is uncommon."""
+        cdef bytes key = None
+        cdef Span span = single.key
+        cdef int each
+        if self.event_times is not None and single.event_time > LAST_MS:
+            return False
+        if single.null_key:
+            span.data = NULL
+        elif single.base64 and span.data != NULL:
+            try:
+                key = a2b_base64(PyBytes_FromStringAndSize(<const char *>span.data, span.size), strict_mode=True)
+            except ValueError:
+                return False
+            span.data = <const uint8_t *>PyBytes_AS_STRING(key)
+            span.size = PyBytes_GET_SIZE(key)
+        if self.key is not None:
+            put_span(self.key, span)
+        if self.value is not None:
+            if single.null_value:
+                self.value.put_null()
+            else:
+                self.value.put(payload, single.payload_size)
+        if self.ordering_key is not None:
+            put_span(self.ordering_key, single.ordering_key)
+        if self.names is not None:
+            for each in range(single.properties):
+                self.names.put(single.names[each].data, single.names[each].size)
+                self.texts.put(single.texts[each].data, single.texts[each].size)
+        return True
+
+    def add_message(self, OpenedEntry entry not None, bytes partition not None):
+        """Add the message of an entry that holds no batch.
+
+        Return the payload's size, and a tuple of the number of rows, the entry's place, its publish time (us), producer,
+        version of the schema and number of deliveries before. None, and no row, for a batch and for what is uncommon.
+        """
+        cdef Whole whole
+        cdef Py_ssize_t before = self.count
+        cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(entry.data)
+        cdef bint added = False
+        if not entry.read(&whole) or whole.batch or whole.compression or whole.publish_time > LAST_MS:
+            return None
+        if not is_utf8(whole.producer) or not are_utf8(&whole.single):
+            return None
+        whole.single.payload_size = PyBytes_GET_SIZE(entry.data) - entry.payload_at
+        try:
+            if self.put_single(&whole.single, data + entry.payload_at):
+                if self.message_id is not None:
+                    self.put_own_id(entry.ledger, entry.entry, partition)
+                self.end_row(-1, <int64_t>whole.single.event_time * 1000, <int64_t>whole.single.sequence_id)
+                added = True
+        finally:
+            if not added:
+                self.truncate(before)
+        if not added:
+            return None
+        version = None
+        if whole.schema_version.data != NULL:
+            version = PyBytes_FromStringAndSize(<const char *>whole.schema_version.data, whole.schema_version.size)
+        published = <int64_t>whole.publish_time * 1000
+        producer = PyUnicode_DecodeUTF8(<const char *>whole.producer.data, whole.producer.size, NULL)
+        place = self.count, entry.ledger, entry.entry
+        return whole.single.payload_size, (*place, published, producer, version, entry.redelivery_count)
+
+    cdef int put_own_id(self, uint64_t ledger, uint64_t entry, bytes partition) except -1:
+        """Add the id of a message that is an entry by itself."""
+        cdef uint8_t written[64]
+        cdef Py_ssize_t used
+        if PyBytes_GET_SIZE(partition) > 16:
+            raise ValueError("no partition of a message id is so long")
+        written[0] = 0x08
+        used = 1 + put_varint(written + 1, ledger)
+        written[used] = 0x10
+        used += 1
+        used += put_varint(written + used, entry)
+        memcpy(written + used, PyBytes_AS_STRING(partition), PyBytes_GET_SIZE(partition))
+        return self.message_id.put(written, used + PyBytes_GET_SIZE(partition))
+
     cdef int put_id(self, bytes head, int32_t index, bytes tail) except -1:
         """Add the id of a message of a batch: between the parts that it has from the entry, the index."""
         cdef uint8_t written[96]
         cdef Py_ssize_t used = PyBytes_GET_SIZE(head)
-        cdef uint32_t number = <uint32_t>index
         memcpy(written, PyBytes_AS_STRING(head), used)
         written[used] = 0x20
         used += 1
-        while number > 0x7F:
-            written[used] = <uint8_t>(number & 0x7F | 0x80)
-            used += 1
-            number >>= 7
-        written[used] = <uint8_t>number
-        used += 1
+        used += put_varint(written + used, <uint32_t>index)
         memcpy(written + used, PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail))
         return self.message_id.put(written, used + PyBytes_GET_SIZE(tail))
 
@@ -618,3 +374,14 @@ cdef inline int put_span(Column column, Span span) except -1:
     if span.data == NULL:
         return column.put_null()
     return column.put(span.data, span.size)
+
+
+cdef inline Py_ssize_t put_varint(uint8_t *at, uint64_t number) noexcept nogil:
+    """Write a number, and return how many bytes it took, at most ten."""
+    cdef Py_ssize_t used = 0
+    while number > 0x7F:
+        at[used] = <uint8_t>(number & 0x7F | 0x80)
+        used += 1
+        number >>= 7
+    at[used] = <uint8_t>number
+    return used + 1

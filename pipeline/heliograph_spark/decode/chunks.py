@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 from heliograph_api.protocol import wire_pb2 as wire
 
-from .entries import MAX_BYTES_IN_ALL, Entry, ReceivedEntry, UndecodableMessage, is_batch, is_chunk
+from heliograph_spark.wire.entry_reader import ReceivedEntry
+
+from .entries import MAX_BYTES_IN_ALL, Entry, UndecodableMessage, is_batch, is_chunk
 
 #: Finished messages that are remembered: more than a client has unconfirmed, and may send again.
 _REMEMBERED = 4096

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from heliograph_spark.wire.entry_reader import ReceivedEntry
+
 from .entries import (
     Entry,
     Message,
-    ReceivedEntry,
     UndecodableMessage,
     batch_size,
     is_batch,
@@ -102,6 +103,7 @@ class EntryColumns:
             self._entry_names.append("__schemaVersion")
         self._times = "__publishTime" in wanted
         self._ids = MessageIds(partition) if "__messageId" in wanted else None
+        self._id_end = MessageIds(partition).end
         self._rows = new_rows(self._row_names, compiled=compiled)
         self._entries: list[_Collected] = []
         #: Why the rows that are whole entries could not be read.
@@ -117,6 +119,20 @@ class EntryColumns:
     def full(self) -> bool:
         """Whether they make a whole batch, so that they should be taken."""
         return self._opened_bytes >= _FULL_BYTES or self._rows.count >= _FULL_ROWS
+
+    def add_message(self, entry: ReceivedEntry) -> bool:
+        """Add the message of an entry that holds no batch, if nothing about it is uncommon; False if it is not added.
+
+        Earlier rows must be taken once they are :attr:`full`.
+        """
+        added = self._rows.add_message(entry, self._id_end)
+        if added is None:
+            return False
+        size, common = added
+        # Half the time of _Collected(…): this is done for each entry.
+        self._entries.append(tuple.__new__(_Collected, common))
+        self._opened_bytes += size
+        return True
 
     def add(self, entry: ReceivedEntry, after: int = -1, up_to: int | None = None) -> None:
         """Add the messages of an entry, of a batch those after index ``after`` up to and with ``up_to``.

@@ -9,7 +9,7 @@ import binascii
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 from heliograph_api.protocol import wire_pb2 as wire
@@ -17,6 +17,7 @@ from heliograph_api.protocol.ack_sets import MAX_BATCH_MESSAGES, remaining_of
 from heliograph_api.protocol.compression import DecompressionError, decompress
 
 from heliograph_spark.plan.errors import PulsarSourceError
+from heliograph_spark.wire.entry_reader import ReceivedEntry
 
 #: Limits of a decompressed payload: bytes, whatever it takes, and for each of its bytes. Clients measure messages
 #: against the maximum size after compression, so an honest one may be larger than that; LZ4 reaches 255 times.
@@ -26,34 +27,6 @@ MAX_RATIO = 256
 MAX_BYTES_IN_ALL = 1 << 30
 
 _U32 = struct.Struct(">I")
-
-
-class ReceivedEntry(Protocol):
-    """An entry as it was delivered; ``payload`` is still compressed."""
-
-    @property
-    def ledger(self) -> int:
-        """Id of the ledger."""
-
-    @property
-    def entry(self) -> int:
-        """Id in the ledger."""
-
-    @property
-    def metadata(self) -> wire.MessageMetadata:
-        """Metadata of the entry, which is that of its message unless it holds a batch."""
-
-    @property
-    def payload(self) -> bytes:
-        """Everything after the metadata."""
-
-    @property
-    def redelivery_count(self) -> int:
-        """Number of deliveries before this one."""
-
-    @property
-    def ack_set(self) -> Sequence[int]:
-        """Words of the bits of a batch's unacknowledged messages; empty for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from heliograph_api.protocol.varints import varint
 
-from .entries import ReceivedEntry
+from heliograph_spark.wire.entry_reader import ReceivedEntry
 
 
 class MessageIds:
     """Writes the ids of one partition, -1 for a topic without partitions."""
 
     def __init__(self, partition: int) -> None:
-        self._partition = b"" if partition < 0 else b"\x18" + varint(partition)
+        #: The part that the ids of all entries end with.
+        self.end = b"" if partition < 0 else b"\x18" + varint(partition)
         #: The ledger of the last entry, of which the next one is almost always.
         self._ledger = (0, b"\x08\x00\x10")
 
@@ -35,4 +36,4 @@ class MessageIds:
     def _of(self, ledger: int, entry: int) -> bytes:
         if ledger != self._ledger[0]:
             self._ledger = ledger, b"\x08" + varint(ledger) + b"\x10"
-        return self._ledger[1] + varint(entry) + self._partition
+        return self._ledger[1] + varint(entry) + self.end

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from heliograph_spark.wire.entry_reader import OpenedEntry, ReceivedEntry, open_entry
+from heliograph_spark.wire.message_heads import MessageHead
+
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 PROPERTIES = pa.map_(pa.string(), pa.string())
 
@@ -62,6 +65,14 @@ class Rows(Protocol):
 
         ``remaining`` has a bit for each message, least significant first. False if it has not added any, because
         something about the batch is uncommon or wrong: then :func:`.entries.messages_of_batch` has to read it.
+        """
+
+    def add_message(self, entry: ReceivedEntry, partition: bytes) -> tuple[int, tuple[Any, ...]] | None:
+        """Add the message of an entry of :data:`OPEN_ENTRY` that holds no batch; ``partition`` ends its id.
+
+        Return the payload's size (bytes), and a tuple of the number of rows, ledger, entry, publish time
+        (microseconds), producer, version of the schema and number of earlier deliveries. None, and no row, if anything
+        about it is uncommon.
         """
 
     def truncate(self, count: int) -> None:
@@ -139,6 +150,9 @@ class ListedRows:
     ) -> bool:
         return False
 
+    def add_message(self, entry: ReceivedEntry, partition: bytes) -> None:
+        return None
+
     def truncate(self, count: int) -> None:
         del self._ends[count:]
         for column in self._columns.values():
@@ -159,7 +173,11 @@ class BufferedRows:
         self._buffers = _compiled.RowBuffers(frozenset(self._names))
         self.add = self._buffers.add
         self.add_batch = self._buffers.add_batch
+        self._opened = _compiled.OpenedEntry
         self.truncate = self._buffers.truncate
+
+    def add_message(self, entry: ReceivedEntry, partition: bytes) -> tuple[int, tuple[Any, ...]] | None:
+        return self._buffers.add_message(entry, partition) if type(entry) is self._opened else None
 
     @property
     def count(self) -> int:
@@ -196,6 +214,15 @@ def _built() -> Any:
 _compiled = _built()
 #: Whether the compiled module is there.
 COMPILED = _compiled is not None
+
+
+def _open(head: MessageHead, data: bytes) -> OpenedEntry:
+    """As :func:`heliograph_spark.wire.entry_reader.open_entry`, natively unless something is uncommon or wrong."""
+    return _compiled.open_entry(head, data) or open_entry(head, data)
+
+
+#: Opens entries as a reader needs it.
+OPEN_ENTRY = _open if COMPILED else open_entry
 
 
 def new_rows(wanted: frozenset[str], *, compiled: bool = COMPILED) -> Rows:

@@ -26,24 +26,27 @@ class Missed:
     def __init__(self, wanted: Range, options: ReadOptions) -> None:
         self._range = wanted
         self._options = options
-        self._last = wanted.start
+        self._last = wanted.start.entry_key
+        self._begins = True
         #: Whether something before the range was received: then all that follows it is there.
         self._follows = False
         self._gaps: list[tuple[Position, Position]] = []
         self._check_at = 0.0
 
-    def received(self, place: Position) -> None:
-        """Take notice of the next message. Raises :class:`DataLossError` if it shows that others are gone."""
-        last = self._last
-        if place.entry_key <= last.entry_key:
+    def received(self, ledger: int, entry: int) -> None:
+        """Take notice of the next entry. Raises :class:`DataLossError` if it shows that others are gone."""
+        key, before, begins = (ledger, entry), self._last, self._begins
+        if key <= before:
             self._follows = True
             return
-        self._last = place
-        if not self._options.notices_loss or (place.ledger == last.ledger and place.entry == last.entry + 1):
+        self._last, self._begins = key, False
+        if (entry == before[1] + 1 and ledger == before[0]) or not self._options.notices_loss:
             return
+        last = self._range.start if begins else Position(*before)
+        place = Position(ledger, entry)
         if self._options.connection.admin_url is None:
             # Where the query begins, a ledger's first entries may have been deleted before that.
-            if last is self._range.start and not self._follows and not self._range.begins:
+            if begins and not self._follows and not self._range.begins:
                 self._check_first(place)
             return
         if not self._gaps:

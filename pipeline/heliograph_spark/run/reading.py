@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from heliograph_spark.decode.chunks import ChunkAssembly, MissingChunks
 from heliograph_spark.decode.columns import EntryColumns
-from heliograph_spark.decode.entries import ReceivedEntry, UndecodableMessage
+from heliograph_spark.decode.entries import UndecodableMessage
+from heliograph_spark.decode.rows import OPEN_ENTRY
 from heliograph_spark.plan.errors import DataLossError, PulsarSourceError
 from heliograph_spark.plan.missed import Missed
 from heliograph_spark.plan.options import ReadOptions
@@ -17,7 +18,7 @@ from heliograph_spark.plan.positions import Position
 from heliograph_spark.plan.ranges import Range
 from heliograph_spark.plan.topics import ledgers_of
 from heliograph_spark.wire.brokers import Brokers
-from heliograph_spark.wire.entry_reader import EARLIEST, EntryReader, Start
+from heliograph_spark.wire.entry_reader import EARLIEST, EntryReader, ReceivedEntry, Start
 
 #: Time (s) of one wait before the broker is asked whether there is anything to wait for.
 _WAIT_S = 0.5
@@ -38,8 +39,14 @@ def read_range(
         return
     assembly, missed = ChunkAssembly(), Missed(wanted, options)
     lost_for_s = options.poll_timeout_ms / 1000
-    with EntryReader(brokers, wanted.topic, _begin(wanted, options), options.reader, lost_for_s=lost_for_s) as reader:
+    begin, settings = _begin(wanted, options), options.reader
+    reading = EntryReader(brokers, wanted.topic, begin, settings, lost_for_s=lost_for_s, opens=OPEN_ENTRY)
+    with reading as reader:
         for entry in _entries(reader, wanted, options, missed):
+            if columns.add_message(entry):
+                if columns.full:
+                    yield from columns.take()
+                continue
             place = entry.ledger, entry.entry
             try:
                 message = assembly.add(entry)
@@ -73,14 +80,15 @@ def _begin(wanted: Range, options: ReadOptions) -> Start:
 def _entries(reader: EntryReader, wanted: Range, options: ReadOptions, missed: Missed) -> Iterator[ReceivedEntry]:
     """Yield the entries that have messages of the range."""
     first = wanted.start.entry_key if wanted.start.batch >= 0 else (wanted.start.ledger, wanted.start.entry + 1)
-    place = wanted.start
+    last, end = wanted.start.entry_key, wanted.end.entry_key
     waits_until = time.monotonic() + options.poll_timeout_ms / 1000
     while True:
         entries = reader.read(min(_WAIT_S, options.poll_timeout_ms / 1000))
         if not entries:
-            last = reader.last_position()
-            if last is None or last.entry_key <= place.entry_key:
-                if place.entry_key < wanted.end.entry_key:
+            stored = reader.last_position()
+            place = wanted.start if last == wanted.start.entry_key else Position(*last)
+            if stored is None or stored.entry_key <= last:
+                if last < end:
                     missed.all_after(place)
                 return
             if time.monotonic() > waits_until:
@@ -88,13 +96,13 @@ def _entries(reader: EntryReader, wanted: Range, options: ReadOptions, missed: M
                 raise PulsarSourceError(f"reading {wanted.topic} after {place}: nothing came for {waited}")
             continue
         for entry in entries:
-            place = Position(entry.ledger, entry.entry)
-            missed.received(place)
-            if place.entry_key > wanted.end.entry_key:
+            last = entry.ledger, entry.entry
+            missed.received(*last)
+            if last > end:
                 return
-            if place.entry_key >= first:
+            if last >= first:
                 yield entry
-            if place.entry_key == wanted.end.entry_key:
+            if last == end:
                 return
         waits_until = time.monotonic() + options.poll_timeout_ms / 1000
 

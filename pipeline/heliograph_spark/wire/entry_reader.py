@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.ack_sets import remaining_of
@@ -47,6 +47,50 @@ class Entry(NamedTuple):
     def messages(self) -> int:
         """The number of messages, those included that are not to be read; 1 for a chunk."""
         return self.metadata.num_messages_in_batch
+
+
+class ReceivedEntry(Protocol):
+    """An entry as it was delivered; ``payload`` is still compressed."""
+
+    @property
+    def ledger(self) -> int:
+        """Id of the ledger."""
+
+    @property
+    def entry(self) -> int:
+        """Id in the ledger."""
+
+    @property
+    def metadata(self) -> wire.MessageMetadata:
+        """Metadata of the entry, which is that of its message unless it holds a batch."""
+
+    @property
+    def payload(self) -> bytes:
+        """Everything after the metadata."""
+
+    @property
+    def redelivery_count(self) -> int:
+        """Number of deliveries before this one."""
+
+    @property
+    def ack_set(self) -> Sequence[int]:
+        """Words of the bits of a batch's unacknowledged messages; empty for all."""
+
+
+class OpenedEntry(ReceivedEntry, Protocol):
+    """An entry whose checksum is right; :class:`Entry` is one."""
+
+    @property
+    def messages(self) -> int:
+        """The number of messages, those included that are not to be read; 1 for a chunk."""
+
+
+def open_entry(head: MessageHead, data: bytes) -> OpenedEntry:
+    """Return the entry that came after a command. Raises :class:`EntryError` if it is damaged."""
+    _, ledger, entry, redelivery_count, ack_set = head
+    metadata, payload_at = read_entry(data)
+    # Half the time of Entry(…): this is done for each entry.
+    return tuple.__new__(Entry, (ledger, entry, metadata, data[payload_at:], redelivery_count, ack_set))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +147,8 @@ def _arrives(consumer: _Consumer, until: float) -> bool:
 class EntryReader:
     """Reads a partition from ``start``, without a trace in the broker once it is closed; for one thread at a time.
 
-    ``settings`` are those of a reader (:attr:`ReadOptions.reader`). It connects when it is first used. Wherever a
+    ``settings`` are those of a reader (:attr:`ReadOptions.reader`). ``opens`` opens each entry that comes, as
+    :func:`open_entry` does. It connects when it is first used. Wherever a
     broker or a connection goes, it looks the topic up again and continues after the last entry it gave, until
     ``lost_for_s`` seconds are over. Its methods raise :class:`PulsarSourceError`, naming the topic, for an error of
     the broker that does not pass or did not in that time; such a reader is of no more use.
@@ -117,12 +162,14 @@ class EntryReader:
         settings: Mapping[str, Any] | None = None,
         *,
         lost_for_s: float = 120.0,
+        opens: Callable[[MessageHead, bytes], OpenedEntry] = open_entry,
     ) -> None:
         self._brokers = brokers
         self._topic = topic
         self._start = start
         self._settings = settings or {}
         self._lost_for_s = lost_for_s
+        self._open = opens
         self._consumer: _Consumer | None = None
         #: The broker that was named by the one that closed the consumer.
         self._assigned = ""
@@ -150,7 +197,7 @@ class EntryReader:
         self._start = start
         self._lost_at = None
 
-    def read(self, timeout_s: float) -> list[Entry]:
+    def read(self, timeout_s: float) -> list[OpenedEntry]:
         """Return the next entries, as many as have come; none if none came in this time.
 
         While it connects it can take longer, by one question to a broker.
@@ -174,24 +221,21 @@ class EntryReader:
             if entries:
                 return entries
 
-    def _opened(self, consumer: _Consumer, arrived: list[tuple[MessageHead, bytes]], size: int) -> list[Entry]:
+    def _opened(self, consumer: _Consumer, arrived: list[tuple[MessageHead, bytes]], size: int) -> list[OpenedEntry]:
         """Return what has arrived as entries, count it, and let the broker send as much again."""
-        messages = ledger = entry = 0
+        messages = 0
         entries = []
-        make = tuple.__new__
-        try:
-            for (_, ledger, entry, redelivery_count, ack_set), data in arrived:
-                metadata, payload_at = read_entry(data)
-                # Half the time of Entry(…): this is done for each entry.
-                entries.append(make(Entry, (ledger, entry, metadata, data[payload_at:], redelivery_count, ack_set)))
-                if ack_set:
-                    messages += (remaining_of(ack_set) or 0).bit_count()
-                else:
-                    messages += metadata.num_messages_in_batch
-        except EntryError as error:
-            raise PulsarSourceError(f"reading {self._topic}: the entry {ledger}:{entry} is damaged: {error}") from error
+        opens = self._open
+        for head, data in arrived:
+            try:
+                opened = opens(head, data)
+            except EntryError as error:
+                place = f"{head[1]}:{head[2]}"
+                raise PulsarSourceError(f"reading {self._topic}: the entry {place} is damaged: {error}") from error
+            entries.append(opened)
+            messages += (remaining_of(head[4]) or 0).bit_count() if head[4] else opened.messages
         wanted = self._start.ledger, self._start.entry
-        while entries and entries[0][:2] < wanted:
+        while entries and (entries[0].ledger, entries[0].entry) < wanted:
             del entries[0]
         if entries:
             self._start = Start(entries[-1].ledger, entries[-1].entry + 1)

@@ -42,11 +42,13 @@ class _EndsOfLedgers(Missed):
         self._first = wanted.start.entry >= 0 and options.looks_for_loss and options.subscription is None
         self._wanted = wanted
 
-    def received(self, place: Position) -> None:
+    def received(self, ledger: int, entry: int) -> None:
         start, self._first, first = self._wanted.start, False, self._first
-        if first and place.ledger > start.ledger:
-            raise DataLossError(f"{self._wanted.topic}: the messages after {start} and before {place} are gone")
-        super().received(place)
+        if first and ledger > start.ledger:
+            raise DataLossError(
+                f"{self._wanted.topic}: the messages after {start} and before {ledger}:{entry} are gone"
+            )
+        super().received(ledger, entry)
 
 
 def _start_inclusive(wanted: Range, _: ReadOptions) -> Start:

@@ -1,0 +1,151 @@
+"""Growing buffers of columns. Included in the module ``_batch``."""
+
+cdef class Memory:
+    """Bytes that grow until they are given away."""
+
+    cdef uint8_t *start
+    cdef Py_ssize_t used
+    cdef Py_ssize_t room
+    cdef Py_ssize_t readers
+
+    def __cinit__(self):
+        self.used = self.readers = 0
+        self.room = 256
+        self.start = <uint8_t *>malloc(self.room)
+        if self.start == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.start)
+
+    def __len__(self):
+        return self.used
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.start, self.used, 1, flags)
+        self.readers += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.readers -= 1
+
+    cdef int grow(self, Py_ssize_t more) except -1:
+        cdef Py_ssize_t room = self.used + more
+        cdef uint8_t *moved
+        room += room // 2
+        if self.readers:
+            raise BufferError("bytes that are being read cannot move")
+        moved = <uint8_t *>realloc(self.start, room)
+        if moved == NULL:
+            raise MemoryError
+        self.start = moved
+        self.room = room
+        return 0
+
+    cdef inline int put(self, const uint8_t *data, Py_ssize_t size) except -1:
+        if size > self.room - self.used:
+            self.grow(size)
+        if size:
+            memcpy(self.start + self.used, data, size)
+            self.used += size
+        return 0
+
+    cdef inline int put_int32(self, int32_t number) except -1:
+        return self.put(<const uint8_t *>&number, 4)
+
+    cdef inline int put_int64(self, int64_t number) except -1:
+        return self.put(<const uint8_t *>&number, 8)
+
+
+cdef class Nulls:
+    """Which rows of a column are null: one byte a row, for as long as rows are added."""
+
+    cdef Memory flags
+    cdef Py_ssize_t count
+
+    def __cinit__(self):
+        self.flags = Memory()
+        self.count = 0
+
+    cdef inline int put(self, bint null) except -1:
+        cdef uint8_t flag = null
+        self.count += null
+        return self.flags.put(&flag, 1)
+
+    cdef void truncate(self, Py_ssize_t rows) noexcept:
+        while self.flags.used > rows:
+            self.flags.used -= 1
+            self.count -= self.flags.start[self.flags.used]
+
+    cdef Memory validity(self):
+        """Return the bitmap of the rows that are not null, None if all are not."""
+        cdef Memory bits
+        cdef Py_ssize_t row
+        if self.count == 0:
+            return None
+        bits = Memory()
+        bits.grow(self.flags.used // 8 + 1)
+        bits.used = self.flags.used // 8 + 1
+        memset(bits.start, 0, bits.used)
+        for row in range(self.flags.used):
+            if not self.flags.start[row]:
+                bits.start[row >> 3] |= <uint8_t>(1 << (row & 7))
+        return bits
+
+
+cdef class Texts:
+    """Byte strings of any length, one after the other, and where each of them ends."""
+
+    cdef Memory data
+    cdef Memory offsets
+
+    def __cinit__(self):
+        self.data = Memory()
+        self.offsets = Memory()
+        self.offsets.put_int32(0)
+
+    cdef inline int put(self, const uint8_t *data, Py_ssize_t size) except -1:
+        if size > LARGEST_OFFSET - self.data.used:
+            raise OverflowError("more than 2 GiB in one column")
+        self.data.put(data, size)
+        return self.offsets.put_int32(<int32_t>self.data.used)
+
+    cdef void truncate(self, Py_ssize_t rows) noexcept:
+        self.offsets.used = 4 * (rows + 1)
+        self.data.used = (<int32_t *>self.offsets.start)[rows]
+
+
+cdef class Column:
+    """A column of byte strings that may be null."""
+
+    cdef Texts texts
+    cdef Nulls nulls
+
+    def __cinit__(self):
+        self.texts = Texts()
+        self.nulls = Nulls()
+
+    cdef inline int put(self, const uint8_t *data, Py_ssize_t size) except -1:
+        self.nulls.put(False)
+        return self.texts.put(data, size)
+
+    cdef inline int put_null(self) except -1:
+        self.nulls.put(True)
+        return self.texts.put(NULL, 0)
+
+    cdef int put_object(self, object data) except -1:
+        cdef Py_buffer view
+        if data is None:
+            return self.put_null()
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            self.put(<const uint8_t *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+        return 0
+
+    cdef void truncate(self, Py_ssize_t rows) noexcept:
+        self.texts.truncate(rows)
+        self.nulls.truncate(rows)
+
+    cdef tuple taken(self):
+        return self.nulls.count, self.nulls.validity(), self.texts.offsets, self.texts.data

@@ -1,0 +1,161 @@
+"""Entries are opened and their messages become columns natively as they do in Python, for any bytes."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+from heliograph_api.protocol.frames import EntryError
+from heliograph_spark.decode.columns import METADATA_COLUMNS, EntryColumns
+from heliograph_spark.decode.entries import UndecodableMessage
+from heliograph_spark.decode.rows import COMPILED, OPEN_ENTRY
+from heliograph_spark.wire.entry_reader import OpenedEntry, open_entry
+from heliograph_spark.wire.message_heads import MessageHead
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.entries import COMPRESS, make_frame, seal
+
+HEAD: MessageHead = (1, 5, 6, 2, ())
+NAMES = ["value", *METADATA_COLUMNS]
+
+TEXTS = st.text(max_size=4) | st.sampled_from(["a", "\u00e4", "\0"])
+LARGE = st.sampled_from([0, 1, 1 << 40, ((1 << 63) - 1) // 1000 + 1, 1 << 62, (1 << 64) - 1])
+COMMON = {
+    "partition_key": TEXTS | st.binary(max_size=4).map(lambda key: base64.b64encode(key).decode()),
+    "partition_key_b64_encoded": st.booleans(),
+    "null_partition_key": st.booleans(),
+    "ordering_key": st.binary(max_size=4),
+    "event_time": LARGE,
+    "sequence_id": LARGE,
+    "publish_time": LARGE,
+    "null_value": st.booleans(),
+    "schema_version": st.binary(max_size=4),
+    "deliver_at_time": st.sampled_from([-1, 0, 1 << 40]),
+    "highest_sequence_id": LARGE,
+    "properties": st.dictionaries(TEXTS, TEXTS, max_size=3) | st.dictionaries(TEXTS, TEXTS, min_size=17, max_size=18),
+}
+UNCOMMON = {
+    "num_messages_in_batch": st.sampled_from([1, 2, 0, -1, (1 << 31) - 1]),
+    "replicated_from": TEXTS,
+    "marker_type": st.integers(-1, 30),
+    "encryption_algo": TEXTS,
+    "chunk": st.tuples(st.integers(-1, 3), st.integers(-1, 3)),
+    "schema_id": st.binary(max_size=4),
+    "uncompressed_size": st.sampled_from([0, 1, 100]),
+    "producer": TEXTS,
+}
+PARTS = st.binary(max_size=3) | st.sampled_from(
+    [b"\xff" * 9, b"\x8a\0\1p", b"\x80" * 10 + b"\1", b"\x22\0", b"\x0a\1\xff"]
+)
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> bytes:
+    """An entry as it is delivered; its metadata, or all of it, may be changed in some places."""
+    fields: dict[str, Any] = draw(st.fixed_dictionaries({}, optional=COMMON))
+    if draw(st.booleans()):
+        fields |= draw(st.fixed_dictionaries({}, optional=UNCOMMON))
+    payload = draw(st.binary(max_size=9))
+    if draw(st.booleans()):
+        codec = draw(st.sampled_from(sorted(COMPRESS)))
+        fields |= {"compression": codec, "uncompressed_size": len(payload)}
+        payload = COMPRESS[codec](payload)
+    metadata, data = make_frame(payload, **fields)
+    kind = draw(st.sampled_from(["whole", "metadata", "anywhere", "without checksum"]))
+    if kind == "metadata":
+        return seal(_changed(draw, metadata.SerializeToString()), payload)
+    if kind == "without checksum":
+        return data[6:]
+    return _changed(draw, data) if kind == "anywhere" else data
+
+
+def _changed(draw: st.DrawFn, data: bytes) -> bytes:
+    changed = bytearray(data)
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(changed)))
+        changed[at : at + draw(st.integers(0, 3))] = draw(PARTS)
+    return bytes(changed)
+
+
+def _opened(opens: Any, data: bytes) -> OpenedEntry | str:
+    try:
+        found: OpenedEntry = opens(HEAD, data)
+    except EntryError as error:
+        return f"{type(error).__name__}: {error}"
+    return found
+
+
+@given(frames())
+def test_any_bytes_are_opened_as_in_python(data: bytes) -> None:
+    expected, found = _opened(open_entry, data), _opened(OPEN_ENTRY, data)
+    if isinstance(expected, str) or isinstance(found, str):
+        assert found == expected
+        return
+    assert (found.ledger, found.entry, found.redelivery_count, found.ack_set) == (5, 6, 2, ())
+    assert (found.metadata, found.payload, found.messages) == (expected.metadata, expected.payload, expected.messages)
+
+
+def _columns(names: list[str], *, compiled: bool) -> EntryColumns:
+    schema = pa.schema([(name, METADATA_COLUMNS.get(name, pa.binary())) for name in names])
+    return EntryColumns("persistent://a/b/c-partition-2", schema, partition=2, compiled=compiled)
+
+
+def _taken(columns: EntryColumns, entry: OpenedEntry) -> list[dict[str, Any]] | str:
+    """Add an entry twice, the first time natively where that is possible, and return the rows."""
+    try:
+        if not columns.add_message(entry):
+            columns.add(entry)
+        columns.add(entry)
+    except UndecodableMessage as refused:
+        return f"{refused}, {columns.rows} rows"
+    rows = []
+    for batch in columns.take():
+        batch.validate(full=True)
+        # Python's datetime ends with the year 9999.
+        times = [name for name in batch.schema.names if pa.types.is_timestamp(batch[name].type)]
+        plain = [batch[name].cast("int64") if name in times else batch[name] for name in batch.schema.names]
+        rows += pa.RecordBatch.from_arrays(plain, batch.schema.names).to_pylist()
+    return rows
+
+
+@given(frames(), st.just(NAMES) | st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+def test_any_entry_gives_the_columns_that_it_gives_in_python(data: bytes, names: list[str]) -> None:
+    expected = _opened(open_entry, data)
+    if isinstance(expected, str):
+        return
+    found = _opened(OPEN_ENTRY, data)
+    assert not isinstance(found, str)
+    pure, native = _columns(names, compiled=False), _columns(names, compiled=COMPILED)
+    assert _taken(native, found) == _taken(pure, expected)
+
+
+def test_a_message_by_itself_is_added_natively_and_a_batch_or_a_chunk_is_not() -> None:
+    columns = _columns(NAMES, compiled=COMPILED)
+    common = make_frame(b"v", key="k", properties={"a": "b"}, schema_version=b"1", event_time=3, publish_time=4)[1]
+    assert columns.add_message(_one(common)) is COMPILED
+    for uncommon in (
+        make_frame(b"\0\0\0\2\x18\1v", num_messages_in_batch=1)[1],
+        make_frame(b"v", chunk=(0, 2))[1],
+        make_frame(COMPRESS["LZ4"](b"v"), compression="LZ4", uncompressed_size=1)[1],
+    ):
+        assert columns.add_message(_one(uncommon)) is False
+    assert columns.rows == COMPILED
+
+
+def _one(data: bytes) -> OpenedEntry:
+    entry: OpenedEntry = OPEN_ENTRY(HEAD, data)
+    return entry
+
+
+@pytest.mark.parametrize("size", [0, 100, 20_000])
+def test_a_changed_byte_is_found_by_the_checksum(size: int) -> None:
+    data = make_frame(bytes(size))[1]
+    assert crc32c(data[6:]) == int.from_bytes(data[2:6], "big")
+    for at in (6, 10, len(data) - 1):
+        changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        with pytest.raises(EntryError, match="CRC32-C"):
+            OPEN_ENTRY(HEAD, changed)
