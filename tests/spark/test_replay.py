@@ -45,11 +45,13 @@ def options(broker: BrokerProcess, path: Path, topic: str, to: str, **more: Any)
 
 
 def messages(client: pulsar.Client, topic: str) -> list[pulsar.Message]:
-    reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found = []
-    while reader.has_message_available():
-        found.append(reader.read_next(15_000))
-    reader.close()
+    # A reader of all partitions at once may say that it has none while a message is on its way between two queues.
+    for partition in client.get_topic_partitions(topic):
+        reader = client.create_reader(partition, pulsar.MessageId.earliest)
+        while reader.has_message_available():
+            found.append(reader.read_next(15_000))
+        reader.close()
     return found
 
 
