@@ -117,3 +117,43 @@ def test_rows_that_were_read_with_them_are_written_with_their_ordering_keys(
     sink.mode("append").save()
     message = client.create_reader(f"{topic}-again", pulsar.MessageId.earliest).read_next(60_000)
     assert (message.data(), message.partition_key(), message.ordering_key()) == (b"content", "k", "o")
+
+
+def test_properties_are_headers_as_a_query_of_kafka_reads_them(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    producer = client.create_producer(topic)
+    for number, properties in enumerate(({"trace": "7", "from": "käse"}, {}, {"trace": "9"})):
+        producer.send(b"%d" % number, properties=properties)
+    frame = read(spark, broker, topic=topic, includeHeaders="true")
+    assert frame.columns == ["value", *USUAL, "headers"]
+    assert dict(frame.dtypes)["headers"] == "array<struct<key:string,value:binary>>"
+    found = frame.selectExpr("CAST(value AS STRING) AS value", "headers", "__messageProperties").orderBy("value")
+    rows = [
+        (row.headers and {each.key: bytes(each.value).decode() for each in row.headers}, row["__messageProperties"])
+        for row in found.collect()
+    ]
+    assert rows == [
+        ({"trace": "7", "from": "käse"}, {"trace": "7", "from": "käse"}),
+        # As Kafka's source gives it.
+        (None, {}),
+        ({"trace": "9"}, {"trace": "9"}),
+    ]
+    exploded = frame.selectExpr("explode(headers) AS header").where("header.key = 'trace'")
+    assert sorted(bytes(row.header.value) for row in exploded.collect()) == [b"7", b"9"]
+    # Without the properties beside them, and of messages that are not taken.
+    own = spark.read.format("pulsar").options(**{"service.url": broker.service_url, "topic": topic})
+    shaped = own.option("includeHeaders", "true").schema("headers array<struct<key:string,value:binary>>").load()
+    assert [row.headers and len(row.headers) for row in shaped.collect()] == [2, None, 1]
+    with pytest.raises(Exception, match="has no column 'headers'"):
+        own.option("includeHeaders", "false").schema("headers array<struct<key:string,value:binary>>").load().collect()
+
+
+def test_a_field_named_headers_stays_a_field_unless_headers_are_asked_for(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    record = type("Letter", (pulsar.schema.Record,), {"headers": pulsar.schema.Integer()})
+    client.create_producer(topic, schema=pulsar.schema.AvroSchema(record)).send(record(headers=3))
+    assert [row.headers for row in read(spark, broker, topic=topic).collect()] == [3]
+    with pytest.raises(Exception, match=r"field 'headers' of .* has the name of the column that includeHeaders adds"):
+        read(spark, broker, topic=topic, includeHeaders="true")

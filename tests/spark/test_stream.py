@@ -84,6 +84,24 @@ def test_a_trigger_takes_about_so_many_bytes_and_all_of_them_everything(
     assert rows(spark, tmp_path) == sent
 
 
+def test_a_trigger_takes_so_many_entries_of_all_partitions(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    create_partitions(broker, topic, 2)
+    sent = [b"%02d" % number for number in range(30)]
+    publish(client, f"{topic}-partition-0", sent[:20])
+    publish(client, f"{topic}-partition-1", sent[20:])
+    frame = stream(spark, broker, topic, maxOffsetsPerTrigger="12", admin_url=broker.http_url)
+    read: list[list[bytes]] = []
+    writer = frame.writeStream.foreachBatch(lambda batch, _: read.append([bytes(row.value) for row in batch.collect()]))
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(WITHIN_S), "the query did not end"
+    assert [len(batch) for batch in read] == [12, 12, 6]
+    # A third of it is of the partition that has a third.
+    assert [sum(value >= sent[20] for value in batch) for batch in read] == [4, 4, 2]
+    assert sorted(value for batch in read for value in batch) == sent
+
+
 def test_a_subscription_holds_what_is_not_written_yet(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from heliograph_spark.plan.errors import OptionError
 from heliograph_spark.plan.ledgers import Ledger, within
 from heliograph_spark.plan.options import Connection, auth_token, full_name, names_of, read_options, write_options
 from heliograph_spark.plan.positions import BEGINNING, Position, parse_offsets, parse_times, read_offsets, write_offsets
-from heliograph_spark.plan.ranges import Range, cut, within_bytes
+from heliograph_spark.plan.ranges import Range, cut, within_bytes, within_entries
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -226,6 +226,12 @@ def test_settings_that_the_client_has_by_another_name_reach_it() -> None:
         ({**TOPIC, "endingOffsets": "earliest"}, "'earliest' would read nothing"),
         ({**TOPIC, "startingOffsets": "earliest", "startingTime": "1"}, "startingOffsets and startingTime"),
         ({**TOPIC, "maxBytesPerTrigger": "9"}, "maxBytesPerTrigger: needs admin.url"),
+        ({**TOPIC, "maxOffsetsPerTrigger": "9"}, "maxOffsetsPerTrigger: needs admin.url"),
+        (
+            {**TOPIC, "admin.url": "http://h", "maxOffsetsPerTrigger": "9", "maxBytesPerTrigger": "9"},
+            "maxBytesPerTrigger and maxOffsetsPerTrigger: only one",
+        ),
+        ({**TOPIC, "includeHeaders": "yes"}, "includeHeaders: 'yes' is neither true nor false"),
         ({**URL, "topicsPattern": "a.*"}, "topicsPattern: needs admin.url"),
         ({**URL, "topicsPattern": "a(", "admin.url": "http://h"}, "is not a regular expression"),
         ({**URL, "topic": "a/b"}, "'a/b' is not the name of a topic"),
@@ -351,3 +357,39 @@ def test_a_trigger_goes_on_by_an_entry_at_least_and_by_its_bytes_at_most(
         taken, rounds, start = taken + len(passed), rounds + 1, end
     assert taken == sum(entries for entries, _ in shape)
     assert rounds <= taken
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 40), st.integers(0, 30)), min_size=1, max_size=3), min_size=1, max_size=4
+    ),
+    st.integers(1, 60),
+)
+def test_a_trigger_takes_so_many_entries_of_all_partitions_in_proportion_and_one_of_each_at_least(
+    shapes: list[list[tuple[int, int]]], most: int
+) -> None:
+    ledgers = {
+        f"t{number}": [Ledger(id_, entries, 1, deleted) for id_, (entries, deleted) in enumerate(shape, 3)]
+        for number, shape in enumerate(shapes)
+    }
+    ranges = [
+        Range(topic, BEGINNING, end, within(stored, BEGINNING, end))
+        for topic, stored in ledgers.items()
+        for end in [Position(stored[-1].id, stored[-1].end - 1, 4)]
+    ]
+    whole = {topic: sum(ledger.entries for ledger in stored) for topic, stored in ledgers.items()}
+    ends = within_entries(ranges, most)
+    taken = {
+        topic: sum(
+            (ledger.id, entry) <= ends[topic].entry_key
+            for ledger in stored
+            for entry in range(ledger.first, ledger.end)
+        )
+        for topic, stored in ledgers.items()
+    }
+    if sum(whole.values()) <= most:
+        assert ends == {each.topic: each.end for each in ranges}
+        return
+    for topic, count in taken.items():
+        share = most * whole[topic] / sum(whole.values())
+        assert max(1, share - 1) - 1e-9 <= count <= max(1, share) + 1e-9

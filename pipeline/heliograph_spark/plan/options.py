@@ -27,12 +27,14 @@ _READ = (
     *("startingOffsets", "endingOffsets", "startingTime", "endingTime", "failOnDataLoss", "allowDifferentTopicSchemas"),
     *(
         "maxBytesPerTrigger",
+        "maxOffsetsPerTrigger",
         "maxEntriesPerSplit",
         "minPartitions",
         "predefinedSubscription",
         "subscriptionPrefix",
         "pollTimeoutMs",
         "includeColumns",
+        "includeHeaders",
         "badRecords",
     ),
     *("waitingForNonExistedTopic", "acknowledgePredefinedSubscription", "pushDownFilters", "publishTimeSkewMs"),
@@ -142,7 +144,9 @@ class ReadOptions:
     reader: Mapping[str, Any]
     fail_on_data_loss: bool = True
     raw_values: bool = False
+    #: The limits of a micro-batch, of which there is one at most: about so many bytes, or so many entries.
     max_bytes: int | None = None
+    max_offsets: int | None = None
     max_entries: int = 25_000
     #: With the ledgers known, a query has at least so many splits, as far as it has entries.
     min_splits: int | None = None
@@ -157,6 +161,8 @@ class ReadOptions:
     skew_ms: int = 600_000
     #: The columns of metadata that a query has beside the usual ones, by their names.
     columns: tuple[str, ...] = ()
+    #: Whether a message's properties are a column as Kafka's headers, too.
+    headers: bool = False
     #: Whether what cannot be read becomes a column instead of ending the query.
     keeps_bad: bool = False
 
@@ -296,8 +302,17 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if pattern is not None:
         _check_pattern(pattern)
     max_bytes = given.read("maxBytesPerTrigger", _positive, None)
+    max_offsets = given.read("maxOffsetsPerTrigger", _positive, None)
+    if max_bytes is not None and max_offsets is not None:
+        raise OptionError("maxBytesPerTrigger and maxOffsetsPerTrigger: only one of them can limit a micro-batch")
     min_splits = given.read("minPartitions", _positive, None)
-    for name, wanted in (("topicsPattern", pattern), ("maxBytesPerTrigger", max_bytes), ("minPartitions", min_splits)):
+    asked_of_admin = {
+        "topicsPattern": pattern,
+        "maxBytesPerTrigger": max_bytes,
+        "maxOffsetsPerTrigger": max_offsets,
+        "minPartitions": min_splits,
+    }
+    for name, wanted in asked_of_admin.items():
         if wanted is not None and connection.admin_url is None:
             raise OptionError(f"{name}: needs admin.url, such as http://localhost:8080")
     if streaming and (endings := [each for each in ("endingOffsets", "endingTime") if given.text(each)]):
@@ -319,6 +334,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         fail_on_data_loss=given.read("failOnDataLoss", _boolean, True),
         raw_values=given.read("allowDifferentTopicSchemas", _boolean, False),
         max_bytes=max_bytes,
+        max_offsets=max_offsets,
         max_entries=given.read("maxEntriesPerSplit", _positive, 25_000),
         min_splits=min_splits,
         subscription=given.text("predefinedSubscription"),
@@ -328,6 +344,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         push_down=given.read("pushDownFilters", _boolean, False),
         skew_ms=given.read("publishTimeSkewMs", _milliseconds, 600_000),
         columns=given.read("includeColumns", _names, ()),
+        headers=given.read("includeHeaders", _boolean, False),
         keeps_bad=given.read("badRecords", _keeps_bad, False),
     )
 

@@ -1,4 +1,4 @@
-"""Parts of a partition between two positions: cut where they are large, and to a number of bytes.
+"""Parts of a partition between two positions: cut where they are large, and to a number of bytes or entries.
 
 Only numbers, so the same two positions are cut the same way whenever it is done again: a batch that is repeated after a
 crash has the same splits, which the sink's sequence ids rest on.
@@ -6,7 +6,7 @@ crash has the same splits, which the sink's sequence ids rest on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .ledgers import Ledger, within
@@ -82,19 +82,33 @@ def _part(whole: Range, start: Position, end: Position) -> Range:
     return Range(whole.topic, start, end, within(whole.ledgers, start, end), begins)
 
 
-def within_bytes(wanted: Iterable[Range], max_bytes: int) -> dict[str, Position]:
+def within_bytes(wanted: Sequence[Range], max_bytes: int) -> dict[str, Position]:
     """Return the ends of the ranges that together hold about ``max_bytes``, each in proportion to what it has to come.
 
     Every range that is not empty goes on by at least one entry, however large. Entries count as their ledger's average.
     """
-    pieces = {each.topic: _pieces(each) for each in wanted}
+    return _within({each.topic: _pieces(each) for each in wanted}, wanted, max_bytes)
+
+
+def within_entries(wanted: Sequence[Range], max_entries: int) -> dict[str, Position]:
+    """Return the ends of the ranges that together hold ``max_entries`` stored entries at most, in the same proportion.
+
+    Every range that is not empty goes on by at least one entry, even if the ranges are more than ``max_entries``.
+    """
+    pieces = {each.topic: [(id_, first, count, 1.0) for id_, first, count, _ in _pieces(each)] for each in wanted}
+    return _within(pieces, wanted, max_entries)
+
+
+def _within(
+    pieces: Mapping[str, list[tuple[int, int, int, float]]], wanted: Sequence[Range], most: int
+) -> dict[str, Position]:
     ends = {each.topic: each.end for each in wanted}
     sizes = {topic: sum(count * size for _, _, count, size in found) for topic, found in pieces.items()}
     total = sum(sizes.values())
-    if total <= max_bytes:
+    if total <= most:
         return ends
     for topic, found in pieces.items():
-        left = max_bytes * sizes[topic] / total
+        left = most * sizes[topic] / total
         stop: Position | None = None
         for ledger, first, count, size in found:
             taken = min(count, int(left // size) if size else count)

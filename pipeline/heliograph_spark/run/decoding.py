@@ -17,6 +17,7 @@ from heliograph_spark.decode.key_values import KeyValues
 from heliograph_spark.decode.primitives import PRIMITIVE_TYPES
 from heliograph_spark.decode.values import values_of
 from heliograph_spark.plan.errors import SchemaError
+from heliograph_spark.plan.options import ReadOptions
 from heliograph_spark.wire.brokers import Brokers
 
 from .primitives import PRIMITIVES
@@ -25,12 +26,13 @@ from .schemas import METADATA, VALUE, TopicSchema, columns_of, read_schema
 _PARTITION = re.compile(r"-partition-(\d+)$")
 
 
-def check_columns(wanted: StructType, schema: TopicSchema, topic: str, *, keeps_bad: bool = False) -> None:
+def check_columns(wanted: StructType, schema: TopicSchema, topic: str, options: ReadOptions) -> None:
     """Raise :class:`SchemaError`, naming the column, if a query's own schema has one that the topic has not.
 
-    With ``keeps_bad`` it must have the column of what cannot be read.
+    If the options keep what cannot be read, it must have the column for that.
     """
-    found = columns_of(schema, topic, METADATA.names, keeps_bad=keeps_bad)
+    keeps_bad = options.keeps_bad
+    found = columns_of(schema, topic, METADATA.names, keeps_bad=keeps_bad, headers=options.headers)
     offered = {field.name: field.dataType for field in found.fields}
     if keeps_bad and BAD_RECORD not in wanted.names:
         raise SchemaError(f"badRecords=column: the query's own schema has no column {BAD_RECORD!r}")

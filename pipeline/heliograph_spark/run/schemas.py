@@ -49,6 +49,11 @@ METADATA = t.StructType([*_USUAL, *_FURTHER])
 _BAD_RECORD = t.StructField(
     BAD_RECORD, t.StructType([t.StructField("value", t.BinaryType()), t.StructField("reason", t.StringType())])
 )
+#: The properties once more, in the shape of Kafka's headers, of a query that asks for it; null for no properties.
+HEADERS = t.StructField(
+    "headers",
+    t.ArrayType(t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())])),
+)
 #: The one column of a topic whose messages are no records.
 VALUE = "value"
 #: The boundary of two words in the protocol's names of types.
@@ -175,12 +180,17 @@ def _parsed(schema: TopicSchema) -> Any:
 
 
 def columns_of(
-    schema: TopicSchema, topic: str, further: Sequence[str] = (), *, keeps_bad: bool = False
+    schema: TopicSchema,
+    topic: str,
+    further: Sequence[str] = (),
+    *,
+    keeps_bad: bool = False,
+    headers: bool = False,
 ) -> t.StructType:
     """Return the columns of a topic's messages, metadata last: the usual ones, and of the others those of ``further``.
 
-    ``keeps_bad`` adds the column of what cannot be read. Raises :class:`SchemaError`, naming the field, and
-    :class:`OptionError` for a name in ``further`` that is none.
+    ``headers`` adds that column, ``keeps_bad`` the one of what cannot be read. Raises :class:`SchemaError`, naming the
+    field, and :class:`OptionError` for a name in ``further`` that is none.
     """
     if unknown := [name for name in further if name not in METADATA.names]:
         names = ", ".join(field.name for field in _FURTHER)
@@ -195,9 +205,13 @@ def columns_of(
     for field in values:
         if field.name in (*METADATA.names, BAD_RECORD):
             raise SchemaError(f"field {field.name!r} of {topic} has the name of a column of metadata; {_RAW_HINT}")
+        if headers and field.name == HEADERS.name:
+            raise SchemaError(f"field {field.name!r} of {topic} has the name of the column that includeHeaders adds")
     usual = [field.name for field in _USUAL]
     asked = [METADATA[name] for name in further if name not in usual]
-    return t.StructType([*values, *_USUAL, *asked, *([_BAD_RECORD] if keeps_bad else [])])
+    return t.StructType(
+        [*values, *_USUAL, *asked, *([HEADERS] if headers else []), *([_BAD_RECORD] if keeps_bad else [])]
+    )
 
 
 def _content(schema: TopicSchema, topic: str) -> t.DataType:

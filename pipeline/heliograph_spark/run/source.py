@@ -18,14 +18,20 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from heliograph_spark.plan.errors import DataLossError, PulsarSourceError
 from heliograph_spark.plan.ledgers import Ledgers, within
 from heliograph_spark.plan.options import ReadOptions, read_options, write_options
 from heliograph_spark.plan.positions import BEGINNING, Position, read_offsets, write_offsets
-from heliograph_spark.plan.ranges import Range, cut, within_bytes
+from heliograph_spark.plan.ranges import Range, cut, within_bytes, within_entries
 from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.plan.topics import check_named_topics, ledgers_of, topic_of
 from heliograph_spark.wire.brokers import Brokers, shared
@@ -34,6 +40,7 @@ from heliograph_spark.wire.partitions import end_of, find_partitions, first_posi
 from heliograph_spark.wire.subscription import HeldSubscription
 
 from .decoding import check_columns, entry_columns
+from .headers import columns_to_read, with_headers
 from .pruning import Pruning
 from .reading import read_range
 from .schemas import RAW, TopicSchema, columns_of, common_schema, with_schema
@@ -71,7 +78,7 @@ class PulsarDataSource(DataSource):
         endless = ("startingoffsets", "startingtime", "endingoffsets", "endingtime")
         options = read_options({k: v for k, v in self.options.items() if k.lower() not in endless}, streaming=True)
         schema, topics = _schema(options)
-        return columns_of(schema, _named(topics), options.columns, keeps_bad=options.keeps_bad)
+        return columns_of(schema, _named(topics), options.columns, keeps_bad=options.keeps_bad, headers=options.headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
@@ -144,8 +151,8 @@ def _check_stored(wanted: Range, ledgers: Ledgers, options: ReadOptions) -> None
 def _read(split: Split, columns: StructType, schema: TopicSchema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     if split.range.start < split.range.end:
         brokers = shared(options.connection)
-        wanted = entry_columns(brokers, split.range.topic, columns, schema)
-        yield from read_range(brokers, split.range, options, wanted)
+        wanted = entry_columns(brokers, split.range.topic, columns_to_read(columns, options), schema)
+        yield from with_headers(read_range(brokers, split.range, options, wanted), columns, options)
 
 
 class BatchReader(DataSourceReader):
@@ -156,7 +163,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._pruning = Pruning()
         self._schema, topics = _schema(options)
-        check_columns(columns, self._schema, _named(topics), keeps_bad=options.keeps_bad)
+        check_columns(columns, self._schema, _named(topics), options)
 
     def partitions(self) -> Sequence[InputPartition]:
         brokers = shared(self._options.connection)
@@ -206,7 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._options = options
         self._schema, topics = _schema(options)
-        check_columns(columns, self._schema, _named(topics), keeps_bad=options.keeps_bad)
+        check_columns(columns, self._schema, _named(topics), options)
         self._brokers = shared(options.connection)
         self._tails: dict[str, EntryReader] = {}
         self._found: tuple[float, list[str]] | None = None
@@ -254,7 +261,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ledgers_of(self._options.connection, topic).counted_beginning(at)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadAllAvailable() if self._options.max_bytes is None else ReadMaxBytes(self._options.max_bytes)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._ends()
@@ -276,12 +285,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         self._listed = _list_ledgers((each.topic for each in ranges if each.start < each.end), self._options)
         new = {each.topic: each.end for each in ranges}
-        if isinstance(limit, ReadMaxBytes):
+        if isinstance(limit, (ReadMaxBytes, ReadMaxRows)):
             stored = {topic: ledgers.stored for topic, ledgers in self._listed.items()}
             known = [replace(each, ledgers=within(stored.get(each.topic, ()), each.start, each.end)) for each in ranges]
-            new = within_bytes(known, limit.max_bytes)
+            if isinstance(limit, ReadMaxBytes):
+                new = within_bytes(known, limit.max_bytes)
+            else:
+                new = within_entries(known, limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
-            raise PulsarSourceError(f"{type(limit).__name__}: messages are limited by maxBytesPerTrigger only")
+            limits = "maxBytesPerTrigger and maxOffsetsPerTrigger"
+            raise PulsarSourceError(f"{type(limit).__name__}: messages are limited by {limits} only")
         for topic, end in new.items():
             new[topic] = self._with_counts(topic, read.get(topic, BEGINNING), end)
         empty = [topic for topic in new.keys() - read.keys() if new[topic] == BEGINNING]
