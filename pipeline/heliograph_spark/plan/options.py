@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import OptionError
+from .other_connectors import instead_of
 from .positions import Edge, Position, parse_offsets, parse_times
 
 log = logging.getLogger(__name__)
@@ -213,6 +214,8 @@ class _Given:
                 raise OptionError(
                     "a table of the catalog: Spark gives its options to no Python data source (create a temporary view)"
                 )
+            elif (instead := instead_of(name)) is not None:
+                raise OptionError(f"option {name!r} is not known here: {instead}")
             elif name.lower() not in _SPARKS_OWN:
                 close = difflib.get_close_matches(name.lower(), self._spelling, 1)
                 raise OptionError(
