@@ -13,7 +13,15 @@ from heliograph_spark.plan.connection import ask_admin
 from heliograph_spark.plan.errors import OptionError
 from heliograph_spark.plan.ledgers import Ledger, within
 from heliograph_spark.plan.options import Connection, auth_token, full_name, names_of, read_options, write_options
-from heliograph_spark.plan.positions import BEGINNING, Position, parse_offsets, parse_times, read_offsets, write_offsets
+from heliograph_spark.plan.positions import (
+    BEGINNING,
+    Position,
+    is_of_pulsar_spark,
+    parse_offsets,
+    parse_times,
+    read_offsets,
+    write_offsets,
+)
 from heliograph_spark.plan.ranges import Range, cut, within_bytes, within_entries
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,6 +107,55 @@ def test_any_list_of_numbers_is_a_message_id_or_is_refused_by_the_name_of_the_to
         assert found.keys() == offsets.keys()
         return
     assert any(repr(topic) in refused for topic in offsets)
+
+
+def _as_java(message_id: pulsar.MessageId) -> list[int]:
+    return [each - 256 if each > 127 else each for each in message_id.serialize()]
+
+
+@given(POSITIONS, st.integers(-1, 100))
+def test_an_offset_of_pulsar_spark_is_the_last_message_that_was_read(position: Position, partition: int) -> None:
+    message_id = pulsar.MessageId(partition, position.ledger, position.entry, position.batch)
+    stored = {"t": _as_java(message_id), "u": _as_java(pulsar.MessageId.earliest)}
+    assert read_offsets(stored) == {"t": position, "u": BEGINNING}
+    assert is_of_pulsar_spark(stored)
+    assert not is_of_pulsar_spark(write_offsets(read_offsets(stored)))
+
+
+def test_an_offset_of_pulsar_spark_as_it_wrote_one() -> None:
+    words = "persistent://public/default/words-partition-"
+    stored = {
+        f"{words}0": [8, -127, -128, -128, -128, -128, -64, -123, 14, 16, 9, 24, 0],
+        f"{words}1": [8, -126, -128, -128, -128, -128, -64, -123, 14, 16, 10, 24, 1],
+        f"{words}2": [8, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 16, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1],
+    }
+    first = 7905488603709440
+    read = read_offsets(stored)
+    assert read == {f"{words}0": Position(first + 1, 9), f"{words}1": Position(first + 2, 10), f"{words}2": BEGINNING}
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.none() | st.booleans() | st.text(max_size=5) | st.lists(st.integers(-300, 300) | st.none(), max_size=20),
+        min_size=1,
+    )
+)
+def test_any_kept_offset_is_positions_or_is_refused(stored: dict[str, object]) -> None:
+    try:
+        found = read_offsets(stored)
+    except OptionError as error:
+        refused = str(error)
+    else:
+        assert found.keys() == stored.keys()
+        assert all(isinstance(each, Position) for each in found.values())
+        return
+    assert refused.startswith("the checkpoint's offset")
+
+
+def test_the_end_of_a_topic_is_no_offset_to_go_on_from() -> None:
+    with pytest.raises(OptionError, match="that of 't' is the end of the topic"):
+        read_offsets({"t": _as_java(pulsar.MessageId.latest)})
 
 
 def test_times_are_milliseconds_for_all_topics_or_for_each() -> None:

@@ -131,23 +131,38 @@ def _offset(what: str, value: object) -> Edge | Position:
             return Position.parse(value)
         except ValueError as error:
             raise OptionError(f"{what}: {error}") from error
-    if isinstance(value, list) and value and all(type(each) is int and -128 <= each <= 255 for each in value):
-        try:
-            position = Position.of(_pulsar.MessageId.deserialize(bytes(each & 0xFF for each in value)))
-        except Exception as error:  # The client raises its own and the standard library's kinds, as the bytes fall.
-            raise OptionError(f"{what}: {value} are not the bytes of a message id: {error}") from error
-        if position.ledger < 0:
-            return "earliest"
-        return "latest" if position.ledger == _LARGEST_ID else position
+    if isinstance(value, list):
+        return _place_of(what, value)
     raise OptionError(f"{what}: {value!r} is none of 'earliest', 'latest', '12:5' or the bytes of a message id")
 
 
-def read_offsets(stored: Mapping[str, str]) -> dict[str, Position]:
-    """Return the positions in an offset that Spark has kept. Raises :class:`OptionError` if another source wrote it."""
+def _place_of(what: str, value: list[Any]) -> Edge | Position:
+    """Return the place of a message id's bytes, signed as Java writes them or not. Raises :class:`OptionError`."""
     try:
-        return {topic: _kept(text) for topic, text in stored.items()}
+        if not value or not all(type(each) is int and -128 <= each <= 255 for each in value):
+            raise ValueError("they are not bytes")
+        position = Position.of(_pulsar.MessageId.deserialize(bytes(each & 0xFF for each in value)))
+    except Exception as error:  # The client raises its own and the standard library's kinds, as the bytes fall.
+        raise OptionError(f"{what}: {value} are not the bytes of a message id: {error}") from error
+    if position.ledger < 0:
+        return "earliest"
+    return "latest" if position.ledger == _LARGEST_ID else position
+
+
+def read_offsets(stored: Mapping[str, object]) -> dict[str, Position]:
+    """Return the positions in an offset that Spark has kept: this source's, or pulsar-spark's, which are ids as bytes.
+
+    In both an offset is the last message that was read. Raises :class:`OptionError` if another source wrote it.
+    """
+    try:
+        return {topic: _kept(topic, each) for topic, each in stored.items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise OptionError(f"the checkpoint's offset {stored!r} was not written by this source: {error}") from error
+
+
+def is_of_pulsar_spark(stored: Mapping[str, object]) -> bool:
+    """Whether pulsar-spark wrote an offset that Spark has kept."""
+    return any(isinstance(each, list) for each in stored.values())
 
 
 def write_offsets(positions: Mapping[str, Position]) -> dict[str, str]:
@@ -161,9 +176,13 @@ def _written(position: Position) -> str:
     return f"{position}{added}{lost}"
 
 
-def _kept(text: str) -> Position:
-    found = _KEPT.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text!r} is no position")
+def _kept(topic: str, value: object) -> Position:
+    if isinstance(value, list):
+        place = _place_of(f"the checkpoint's offset of {topic!r}", value)
+        if place == "latest":
+            raise ValueError(f"that of {topic!r} is the end of the topic, whenever that was")
+        return BEGINNING if place == "earliest" else place
+    if not isinstance(value, str) or (found := _KEPT.fullmatch(value)) is None:
+        raise ValueError(f"{value!r} is no position")
     position = Position.parse(found[1]).with_lost(int(found[3] or 0))
     return position if found[2] is None else position.at_count(int(found[2]))

@@ -27,10 +27,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from heliograph_spark.plan.errors import DataLossError, PulsarSourceError
+from heliograph_spark.plan.errors import DataLossError, OptionError, PulsarSourceError
 from heliograph_spark.plan.ledgers import Ledgers, within
 from heliograph_spark.plan.options import ReadOptions, read_options, write_options
-from heliograph_spark.plan.positions import BEGINNING, Position, read_offsets, write_offsets
+from heliograph_spark.plan.positions import BEGINNING, Position, is_of_pulsar_spark, read_offsets, write_offsets
 from heliograph_spark.plan.ranges import Range, cut, within_bytes, within_entries
 from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.plan.topics import check_named_topics, ledgers_of, topic_of
@@ -335,6 +335,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(zip(topics, ends, strict=True))
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        if is_of_pulsar_spark(end) and not is_of_pulsar_spark(start):
+            raise OptionError(
+                "the checkpoint is of pulsar-spark, and its first micro-batch was not finished, whose beginning is not"
+                " known here: let pulsar-spark finish it, or start with a new checkpoint and startingOffsets"
+            )
         before = read_offsets(start)
         ranges = [Range(topic, before.get(topic, BEGINNING), last) for topic, last in read_offsets(end).items()]
         ranges = [each for each in ranges if each.start < each.end]
