@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from heliograph_api.admin.admin_paths import encoded_subscription
 from heliograph_broker.messaging.topic.directory import Directory
 
 from .http_api import HttpApi, running_api
@@ -33,6 +34,30 @@ async def test_a_topics_own_name_is_url_decoded_once(api: HttpApi, encoded: str,
     assert list(stats["subscriptions"]) == ["s/1"]
     await api.done("DELETE", f"{_T}/{encoded}?force=true")
     assert await api.get(_T) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("a-persistent%253A%252F%252Fpublic%252Fdefault%252Fwords", "a-persistent://public/default/words"),
+        ("a%252Bb", "a+b"),
+        ("a%252Bb%2Bc%2520d", "a+b c d"),
+        ("a%25b%25", "a%b%"),
+        ("a%2Bb", "a+b"),
+        ("a+b", "a+b"),
+        ("a%252541", "a%41"),
+    ],
+)
+async def test_a_subscriptions_name_is_url_decoded_twice_as_javas_admin_client_encodes_it(
+    api: HttpApi, part: str, name: str
+) -> None:
+    await api.done("PUT", f"{_T}/t")
+    await api.done("PUT", f"{_T}/t/subscription/{part}")
+    assert await api.get(f"{_T}/t/subscriptions") == [name]
+    # Ours encode it so that it is the same for both.
+    await api.done("DELETE", f"{_T}/t/subscription/{encoded_subscription(name)}")
+    assert await api.get(f"{_T}/t/subscriptions") == []
+    assert (await api.request("PUT", f"{_T}/t/subscription/a%25ff")).status == 412
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from heliograph_api.policies.policy_table import SUBSCRIPTION_FIELDS
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicName
 
-from .admin_paths import encoded, namespace_path, subscription_path, tenant_path, topic_path
+from .admin_paths import encoded_subscription, namespace_path, subscription_path, tenant_path, topic_path
 
 #: An answer's JSON; its shape is Pulsar's, stated by each method.
 Json = Any
@@ -246,7 +246,7 @@ class AdminClient:
     async def delete_subscription(self, subscription: SubscriptionName, *, force: bool = False) -> None:
         """Delete a subscription with its own policies; ``force`` disconnects consumers first. May be repeated."""
         topic, name = subscription.topic, subscription.local
-        path = f"{topic_path(topic)}/subscription/{encoded(name)}"
+        path = f"{topic_path(topic)}/subscription/{encoded_subscription(name)}"
         own = subscription_path(topic, name)
         ends = [row.rest.subscription for row in SUBSCRIPTION_FIELDS.values() if row.rest is not None]
         requests = [(path, {"force": "true"} if force else None), *((f"{own}/{end}", None) for end in ends if end)]

@@ -31,3 +31,8 @@ def subscription_path(topic: TopicName, subscription: str) -> str:
 def encoded(name: str) -> str:
     """Return a name as one part of a path."""
     return quote(name, safe="")
+
+
+def encoded_subscription(name: str) -> str:
+    """Return a subscription's name as a part of a path of the admin API, whose brokers decode escapes twice."""
+    return encoded(encoded(name)) if "%" in name or "+" in name else encoded(name)

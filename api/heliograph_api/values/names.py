@@ -10,7 +10,7 @@ import re
 import unicodedata
 from dataclasses import dataclass, field
 from functools import lru_cache
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, unquote_plus
 
 from .quoting import quoted
 
@@ -255,3 +255,17 @@ def decode_local(encoded: str) -> str:
         return unquote(encoded, errors="strict")
     except UnicodeDecodeError:
         raise InvalidName(f"Invalid topic name {quoted(encoded)}: what it encodes is not UTF-8") from None
+
+
+def decode_subscription(part: str) -> str:
+    """Return a subscription's name from a part of a path that was decoded once.
+
+    Java's admin client encodes it twice, and Pulsar decodes it twice. Without an escape it is the name, a plus sign
+    too. Raises :class:`InvalidName`.
+    """
+    if re.search("%[0-9A-Fa-f]{2}", part) is None:
+        return part
+    try:
+        return unquote_plus(part, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidName(f"Invalid subscription name {quoted(part)}: what it encodes is not UTF-8") from None

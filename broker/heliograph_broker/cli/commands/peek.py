@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from heliograph_api.admin.admin_paths import encoded
+from heliograph_api.admin.admin_paths import encoded_subscription
 
 from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
@@ -45,7 +45,7 @@ def peek_messages(
       heliograph topics peek-messages orders -s billing -n 10 -o json
     """
     target = topic_target(topic)
-    path = f"{target.path}/subscription/{encoded(subscription)}/position"
+    path = f"{target.path}/subscription/{encoded_subscription(subscription)}/position"
 
     async def work(client: AdminClient) -> list[dict[str, Any]]:
         # Imported when needed: a refusal for want of more entries differs from others by its type.

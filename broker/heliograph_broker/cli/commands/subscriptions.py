@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from heliograph_api.admin.admin_paths import encoded
+from heliograph_api.admin.admin_paths import encoded_subscription
 
 from heliograph_broker.cli.base.shared_options import (
     DEFAULT_HTTP_URL,
@@ -84,7 +84,9 @@ def create_subscription(
     body = message_id("--messageId", position)
     if properties:
         body["properties"] = parse_properties(properties)
-    request(http_url, "PUT", f"{target.path}/subscription/{encoded(subscription)}", body=body, target=target)
+    request(
+        http_url, "PUT", f"{target.path}/subscription/{encoded_subscription(subscription)}", body=body, target=target
+    )
     print(f"topic/{target.name} subscription {subscription} created")
 
 
@@ -99,7 +101,13 @@ def unsubscribe(
     """
     target = topic_target(topic)
     params = {"force": "true"} if force else None
-    request(http_url, "DELETE", f"{target.path}/subscription/{encoded(subscription)}", params=params, target=target)
+    request(
+        http_url,
+        "DELETE",
+        f"{target.path}/subscription/{encoded_subscription(subscription)}",
+        params=params,
+        target=target,
+    )
     print(f"topic/{target.name} subscription {subscription} deleted")
 
 
@@ -116,7 +124,9 @@ def skip(
       heliograph topics skip orders -s billing -n 10
     """
     target = topic_target(topic)
-    request(http_url, "POST", f"{target.path}/subscription/{encoded(subscription)}/skip/{count}", target=target)
+    request(
+        http_url, "POST", f"{target.path}/subscription/{encoded_subscription(subscription)}/skip/{count}", target=target
+    )
     print(f"topic/{target.name} subscription {subscription} skipped {count}")
 
 
@@ -128,7 +138,9 @@ def clear_backlog(topic: TopicArgument, subscription: SubscriptionOption, http_u
       heliograph topics clear-backlog orders -s billing
     """
     target = topic_target(topic)
-    request(http_url, "POST", f"{target.path}/subscription/{encoded(subscription)}/skip_all", target=target)
+    request(
+        http_url, "POST", f"{target.path}/subscription/{encoded_subscription(subscription)}/skip_all", target=target
+    )
     print(f"topic/{target.name} subscription {subscription} backlog cleared")
 
 
@@ -150,7 +162,7 @@ def expire_messages(
       heliograph topics expire-messages orders -s billing --position 12:40
     """
     target = topic_target(topic)
-    path = f"{target.path}/subscription/{encoded(subscription)}/expireMessages"
+    path = f"{target.path}/subscription/{encoded_subscription(subscription)}/expireMessages"
     if bool(expire_time) == bool(position):
         usage_error("give either --expireTime TIME or --position LEDGER:ENTRY")
     if expire_time:
@@ -200,7 +212,7 @@ def reset_cursor(
       heliograph topics reset-cursor orders -s billing --messageId earliest
     """
     target = topic_target(topic)
-    path = f"{target.path}/subscription/{encoded(subscription)}/resetcursor"
+    path = f"{target.path}/subscription/{encoded_subscription(subscription)}/resetcursor"
     if bool(time) == bool(position):
         usage_error("give either --time TIME or --messageId ID")
     if time:

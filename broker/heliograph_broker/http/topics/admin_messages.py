@@ -18,6 +18,7 @@ from heliograph_broker.messaging.messages.batches import is_batch
 from heliograph_broker.messaging.topic.topic import Topic
 from heliograph_broker.storage.base.entry import Entry
 
+from .admin_subscriptions import subscription_of
 from .admin_topics import TOPIC_PATH
 from .message_answers import MESSAGE, message_answer
 
@@ -72,7 +73,7 @@ async def get_by_id(request: web.Request) -> web.Response:
 async def peek(request: web.Request) -> web.Response:
     topic = one_topic(request, "Peek messages on a partitioned topic is not allowed")
     place = number_in_path(request, "position", "a number from 1 on", least=1)
-    name = request.match_info["subscription"]
+    name = subscription_of(request)
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")

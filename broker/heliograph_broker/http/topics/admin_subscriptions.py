@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 from aiohttp import web
+from heliograph_api.values.names import decode_subscription
 
 from heliograph_broker.http.base.await_result import all_durable, found
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, flag, required_body, topic_of
@@ -61,9 +62,14 @@ def topics_of(request: web.Request) -> list[AnyTopic]:
     return [broker.directory.get_topic(name) for name in concrete_names(broker, topic_of(request))]
 
 
+def subscription_of(request: web.Request) -> str:
+    """Return the name of the path's subscription. Raises :class:`InvalidName`."""
+    return decode_subscription(request.match_info["subscription"])
+
+
 def with_subscription(request: web.Request) -> list[AnyTopic]:
     """Return those of :func:`topics_of` that have the path's subscription. Raises :class:`SubscriptionNotFound`."""
-    name = request.match_info["subscription"]
+    name = subscription_of(request)
     holders = [topic for topic in topics_of(request) if name in topic.subscriptions]
     if not holders:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic_of(request)}")
@@ -72,7 +78,7 @@ def with_subscription(request: web.Request) -> list[AnyTopic]:
 
 def stored_subscriptions(request: web.Request) -> list[Subscription]:
     """Return the path's subscription on each partition that has it. Raises :class:`NotAllowed` if nothing is stored."""
-    return list(_stored(with_subscription(request), request.match_info["subscription"]))
+    return list(_stored(with_subscription(request), subscription_of(request)))
 
 
 def _stored(topics: list[AnyTopic], name: str) -> Iterator[Subscription]:
@@ -108,7 +114,7 @@ async def create_subscription(request: web.Request) -> web.Response:
     subscriptions.create_subscription(
         broker,
         topic_of(request),
-        request.match_info["subscription"],
+        subscription_of(request),
         position=where,
         start_id=start,
         properties=None if position is None else position.properties,
@@ -118,7 +124,7 @@ async def create_subscription(request: web.Request) -> web.Response:
 
 @operation("Delete a subscription from all partitions or none.", query=(_FORCE,))
 async def delete_subscription(request: web.Request) -> web.Response:
-    name = request.match_info["subscription"]
+    name = subscription_of(request)
     subscriptions.delete_subscription(with_subscription(request), name, force=flag(request, "force"))
     return await accepted(request.app[BROKER])
 
