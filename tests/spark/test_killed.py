@@ -1,137 +1,123 @@
-"""Jobs and queries that are killed at any moment and started again write every message once.
-
-A few times over thousands of messages with every run; with ``HELIOGRAPH_SPARK_KILLS=20`` and
-``HELIOGRAPH_SPARK_MESSAGES=100000`` that takes some ten minutes each.
-"""
+"""Jobs that are killed at random moments and started again write every message once: a small scripts/reading-kills."""
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pulsar
 import pytest
-from heliograph_spark.run.archived import read_archive
-from pyspark.sql import SparkSession
 
-from tests.support.broker_process import BrokerProcess
-from tests.support.clients import create_partitions, ignore_receipt, read_all, rest
+from tests.support.clients import RunningBroker
 
-from .conftest import COMMAND
+from .kills.command import judge
+from .kills.killed import JobFailed, Killed
+from .kills.run import Finished, Plan, differences, run
+from .kills.tally import Row, Tally, message
+from .kills.targets import Archive, Sink
 
-PROGRAM = Path(__file__).with_name("sink_program.py")
-ROUNDS = int(os.environ.get("HELIOGRAPH_SPARK_KILLS", "3"))
-MESSAGES = int(os.environ.get("HELIOGRAPH_SPARK_MESSAGES", "12000"))
-STARTED_WITHIN_S = 180.0
+PLAN = Plan(messages=20_000, kills=3, seed=6)
 
 
-class Killed:
-    """A command that goes on from its checkpoint, and is killed with all its processes."""
-
-    def __init__(self, arguments: list[str], checkpoint: Path, log: Path) -> None:
-        self._arguments = arguments
-        self._checkpoint = checkpoint
-        self._log = log
-
-    def _commits(self) -> int:
-        return len(list(self._checkpoint.glob("commits/[0-9]*")) or list(self._checkpoint.glob("*/commits/[0-9]*")))
-
-    def _output(self) -> str:
-        return self._log.read_text()[-3000:]
-
-    def _start(self, *more: str) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log:
-            # In a group of its own, so that Spark's Java process is killed at the same moment.
-            return subprocess.Popen([*self._arguments, *more], stdout=log, stderr=log, start_new_session=True)
-
-    def run_and_kill(self, after_s: float) -> bool:
-        """Start it, with something to write, and kill it this time after its first commit; False if it had ended."""
-        before = self._commits()
-        process = self._start()
-        deadline = time.monotonic() + STARTED_WITHIN_S
-        try:
-            while self._commits() == before:
-                assert process.poll() is None, self._output()
-                assert time.monotonic() < deadline, f"nothing was committed:\n{self._output()}"
-                time.sleep(0.05)
-            time.sleep(after_s)
-            return process.poll() is None
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-    def finish(self, *more: str) -> None:
-        assert self._start(*more).wait(900) == 0, self._output()
-
-
-def publish_and_kill(producer: pulsar.Producer, message: Callable[[int], None], job: Killed, seed: int) -> None:
-    """Publish a share of the messages before each kill, and one more that nobody reads before the last run."""
-    moments = random.Random(seed)
-    hit = 0
-    for each in range(ROUNDS):
-        for number in range(each * MESSAGES // ROUNDS, (each + 1) * MESSAGES // ROUNDS):
-            message(number)
-        producer.flush()
-        hit += job.run_and_kill(moments.uniform(0, 2.5))
-    print(f"{hit} of {ROUNDS} kills found it at work")
-    assert hit > ROUNDS // 2
-    message(MESSAGES)
-    producer.flush()
+@pytest.fixture(scope="module")
+def finished(broker: RunningBroker, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return run(broker, tmp_path_factory.mktemp("kills"), PLAN, print)
 
 
 @pytest.mark.timeout(3000)
-def test_every_message_is_archived_once_however_often_the_job_is_killed(
-    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+def test_every_message_is_in_each_target_once_however_often_its_job_is_killed(
+    finished: Finished, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    create_partitions(broker, topic, 2)
-    batched = client.create_producer(topic, batching_enabled=True, batching_max_messages=20, block_if_queue_full=True)
-    arguments = [*COMMAND, "archive", "--topic", topic, "--path", str(tmp_path / "archive"), "--master", "local[2]"]
-    arguments += ["--service-url", broker.service_url, "--admin-url", broker.http_url, "--file-size", "4000"]
-    arguments += ["--option", "maxBytesPerTrigger=10000", "--option", "maxEntriesPerSplit=50"]
-    job = Killed(arguments, tmp_path / "archive" / "_checkpoint", tmp_path / "log")
-    publish_and_kill(batched, lambda number: batched.send_async(b"%d" % number, ignore_receipt), job, seed=6)
-    job.finish("--option", "maxBytesPerTrigger=1000000")
-    rows = read_archive(spark, str(tmp_path / "archive"), f"persistent://public/default/{topic}")
-    rows = rows.selectExpr("CAST(CAST(value AS STRING) AS LONG) AS n", "struct(__topic, __messageId) AS id")
-    count, distinct, ids, total = rows.selectExpr(
-        "count(*)", "count(DISTINCT n)", "count(DISTINCT id)", "sum(n)"
-    ).collect()[0]
-    assert (count, distinct, ids) == (MESSAGES + 1, MESSAGES + 1, MESSAGES + 1)
-    assert total == MESSAGES * (MESSAGES + 1) // 2
-    for partition in range(2):
-        stats = rest(broker, "GET", f"persistent/public/default/{topic}-partition-{partition}/stats")
-        assert stats["subscriptions"]["heliograph-archive"]["msgBacklog"] == 0
+    assert judge(finished, PLAN) == 0, capsys.readouterr().out
 
 
-@pytest.mark.timeout(3000)
-def test_every_row_is_sent_once_however_often_the_query_is_killed(
-    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+@pytest.fixture
+def file(finished: Finished) -> Iterator[Path]:
+    """A file of the archive, which is as before afterwards."""
+    archive = finished.targets["archive"]
+    assert isinstance(archive, Archive)
+    file = min(archive.path.glob("topic=*/date=*/*.parquet"))
+    before = file.read_bytes()
+    yield file
+    file.with_name("again.parquet").unlink(missing_ok=True)
+    file.write_bytes(before)
+
+
+def test_rows_that_an_archive_has_twice_are_found(finished: Finished, file: Path) -> None:
+    shutil.copy(file, file.with_name("again.parquet"))
+    count, total, doubled, ids = differences(finished.targets["archive"], PLAN.messages)
+    assert "messages instead of 20000" in count
+    assert "instead of 199990000" in total
+    assert "more often than once" in doubled
+    assert "with the id of another" in ids
+
+
+def test_rows_that_an_archive_lacks_are_found(finished: Finished, file: Path) -> None:
+    file.unlink()
+    count, total, lost = differences(finished.targets["archive"], PLAN.messages)
+    assert "messages instead of 20000" in count
+    assert "instead of 199990000" in total
+    assert "lost" in lost
+
+
+def test_a_message_that_was_sent_twice_is_found_and_named(
+    finished: Finished, client: pulsar.Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rest(broker, "PUT", f"namespaces/public/{topic}")
-    unlimited = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-    rest(broker, "POST", f"namespaces/public/{topic}/retention", unlimited)
-    rest(broker, "POST", f"namespaces/public/{topic}/deduplication", True)
-    target = f"persistent://public/{topic}/target"
-    rest(broker, "PUT", f"persistent/public/{topic}/target/partitions", 2)
-    batched = client.create_producer(topic, batching_enabled=True, batching_max_messages=20, block_if_queue_full=True)
-    arguments = [sys.executable, str(PROGRAM), broker.service_url, broker.http_url, topic, target]
-    job = Killed([*arguments, str(tmp_path / "state")], tmp_path / "state", tmp_path / "log")
+    sink = finished.targets["sink"]
+    assert isinstance(sink, Sink)
+    key, value = message(7)
+    producer = client.create_producer(sink.topic)
+    producer.send(value, partition_key=key)
+    producer.close()
+    assert judge(finished, PLAN) == 1
+    total = "the sum of the numbers is 199990007 instead of 199990000"
+    assert f"sink: 20001 messages instead of 20000; {total}; 1 more often than once: 7 (" in capsys.readouterr().out
 
-    def message(number: int) -> None:
-        batched.send_async(b"%d" % number, ignore_receipt, partition_key=str(number % 11))
 
-    publish_and_kill(batched, message, job, seed=7)
-    job.finish("once")
-    found = [
-        int(each)
-        for partition in range(2)
-        for each in read_all(client.create_reader(f"{target}-partition-{partition}", pulsar.MessageId.earliest))
+def _rows(count: int) -> list[Row]:
+    return [Row(*message(number), ("t", 1, number // 4, number % 4)) for number in range(count)]
+
+
+def _differences(rows: list[Row], count: int) -> list[str]:
+    tally = Tally(count)
+    tally.add(rows)
+    return tally.differences()
+
+
+def test_a_tally_names_what_is_lost_and_what_is_doubled() -> None:
+    rows = _rows(100)
+    assert _differences(rows, 100) == []
+    del rows[10:17]
+    assert _differences(rows, 100) == [
+        "93 messages instead of 100",
+        "the sum of the numbers is 4859 instead of 4950",
+        "7 lost: 10, 11, 12, 13, 14, …",
     ]
-    assert (len(found), len(set(found))) == (MESSAGES + 1, MESSAGES + 1)
-    assert sum(found) == MESSAGES * (MESSAGES + 1) // 2
+    # As many as there should be, and the right sum.
+    rows = _rows(100)
+    rows[1:4:2] = [rows[2]._replace(id=rows[1].id), rows[2]._replace(id=rows[3].id)]
+    assert _differences(rows, 100) == ["2 lost: 1, 3", "2 more often than once: 2, 2"]
+
+
+def test_a_tally_names_what_has_another_key_value_or_id() -> None:
+    rows = _rows(10)
+    rows[3] = rows[3]._replace(key="k4")
+    rows[5] = rows[5]._replace(value=b"5 00000000")
+    rows[6] = rows[6]._replace(value=b"12")
+    rows[8] = rows[8]._replace(id=rows[9].id)
+    assert _differences(rows, 10) == [
+        "the sum of the numbers is 31 instead of 45",
+        "3 lost: 3, 5, 6",
+        f"3 not as published: {rows[3].value!r}, b'5 00000000', b'12'",
+        f"1 with the id of another: {rows[9].id}",
+    ]
+
+
+def test_a_job_that_fails_is_not_taken_for_one_that_had_ended(tmp_path: Path) -> None:
+    failing = Killed(["sh", "-c", "echo broken >&2; exit 3"], tmp_path / "state", tmp_path / "log")
+    with pytest.raises(JobFailed, match="ended with 3; the log ends:\nbroken"):
+        failing.run_and_kill(1.5, 60)
+    with pytest.raises(JobFailed, match="ended with 3"):
+        failing.finish()
+    assert Killed(["true"], tmp_path / "state", tmp_path / "log").run_and_kill(1.5, 60) is None
