@@ -221,16 +221,8 @@ class Link:
         if not data:
             return False
         self._heard_at = time.monotonic()
-        if self._begun:
-            self._begun.append(data)
-            self._lacking -= len(data)
-            if self._lacking > 0:
-                return True
-            data = b"".join(self._begun)
-            self._begun.clear()
-        handled = 0
         try:
-            handled = self._hand_out(data)
+            self._take(data)
         except (DecodeError, struct.error):
             self._lose("this is no frame of Pulsar's protocol")
             self._check()
@@ -238,17 +230,38 @@ class Link:
             # The task was ended here: what was not handed out yet is lost to the others.
             self._lose("reading was interrupted")
             raise
-        if handled < len(data):
-            self._begun.append(data[handled:] if handled else data)
         if self._followers:
             with self._turn:
                 self._turn.notify_all()
         return True
 
-    def _hand_out(self, data: bytes) -> int:
-        """Give the complete frames to those whom they are for; return how many bytes those are."""
+    def _take(self, data: bytes) -> None:
+        """Complete the frame that has begun, hand out the frames that are whole, and keep the beginning of the next.
+
+        Only the frame that has begun is put together: most reads end within a frame, so joining all that was read
+        would copy nearly every byte once more.
+        """
+        at = 0
+        while self._begun:
+            end = at + self._lacking
+            self._begun.append(data[at:end])
+            if end > len(data):
+                self._lacking = end - len(data)
+                return
+            at = end
+            joined = b"".join(self._begun)
+            self._begun.clear()
+            # Eight bytes say how long the frame is; it is handed out when the rest has come, too.
+            if not self._hand_out(joined, 0):
+                self._begun.append(joined)
+        handled = self._hand_out(data, at)
+        if handled < len(data):
+            self._begun.append(data[handled:] if handled else data)
+
+    def _hand_out(self, data: bytes, at: int) -> int:
+        """Give the complete frames from ``at`` on to those whom they are for; return where the last one ends."""
         receivers, read = self._receivers, self._heads.read
-        at, end = 0, len(data)
+        end = len(data)
         limit = self.max_message_size + FRAME_OVERHEAD
         while True:
             if end - at < 8:
