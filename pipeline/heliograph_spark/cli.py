@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from heliograph_api.values.durations import InvalidDuration, parse_duration
 from heliograph_api.values.sizes import InvalidSize, parse_size
 from pyspark.sql import SparkSession
 
@@ -64,6 +65,14 @@ def file_bytes(text: str) -> int:
     return size
 
 
+def grace_ms(text: str) -> int:
+    """Return ``--day-complete-after`` in ms, -1 for no marks. Raises :class:`typer.BadParameter`."""
+    try:
+        return parse_duration(text)
+    except InvalidDuration as error:
+        raise typer.BadParameter(str(error), param_hint="'--day-complete-after'") from error
+
+
 @app.command("archive")
 def archive_command(
     path: Annotated[str, typer.Option(help="Directory of the archive, on any file system that Hadoop knows.")],
@@ -77,6 +86,10 @@ def archive_command(
     file_size: Annotated[
         str, typer.Option(metavar="SIZE", help="Approximate size of a file: 128Mi, 1G or bytes.")
     ] = "128Mi",
+    day_complete_after: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="Time from a day's end to its mark _SUCCESS; infinite for no marks."),
+    ] = "1h",
     metrics_port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port for Prometheus metrics while it runs; none by default.")
     ] = None,
@@ -100,6 +113,7 @@ def archive_command(
         subscription=subscription,
         checkpoint=checkpoint,
         file_bytes=file_bytes(file_size),
+        day_complete_after_ms=grace_ms(day_complete_after),
     )
 
     def work(spark: SparkSession) -> Result:

@@ -397,6 +397,7 @@ def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
     ("arguments", "output"),
     [
         (("--format", "orc"), "'orc' is not known; there is parquet"),
+        (("--day-complete-after", "90"), "'90' is not a duration; valid:"),
         (("--file-size", "128MB"), "'128MB' is not a size of files; valid:"),
         (("--result", "not/there"), "there is no directory 'not'"),
         (("--file-size", "infinite"), "'infinite' is not a size of files"),

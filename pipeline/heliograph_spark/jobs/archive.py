@@ -12,13 +12,16 @@ all the same: where they are more than the files a shuffle brings neighbours tog
 
 The durable subscription is made before the first read and is held, exclusively, as long as the job runs: a second
 job finds it in use. It is acknowledged up to what Spark's commits say is written, and never beyond.
+
+At its end a run marks the days that are complete (:mod:`.day_marks`), also those that a killed run has left without a
+mark. A message that comes later removes its day's mark before its file is in its place.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JError
@@ -30,8 +33,9 @@ from heliograph_spark.plan.connection import check_admin, connected
 from heliograph_spark.plan.errors import JobError, PulsarSourceError
 from heliograph_spark.plan.ledgers import within
 from heliograph_spark.plan.options import ReadOptions, full_name, read_options
-from heliograph_spark.plan.positions import BEGINNING
+from heliograph_spark.plan.positions import BEGINNING, Position
 from heliograph_spark.plan.ranges import Range, stored_bytes
+from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.plan.subscription_hold import Hold, backlog
 from heliograph_spark.plan.topics import find_topics, ledgers_of
 from heliograph_spark.run.archived import (
@@ -44,10 +48,13 @@ from heliograph_spark.run.archived import (
     topic_directory,
 )
 from heliograph_spark.run.checkpoints import committed_offsets, offsets_of, query_id
+from heliograph_spark.run.days import mark_days, unmark_day, unmarked_days
 from heliograph_spark.run.files import STAGING, Directory, stage
 from heliograph_spark.run.session import Broker, progress, reason
 from heliograph_spark.wire.brokers import shared
-from heliograph_spark.wire.partitions import find_partitions
+from heliograph_spark.wire.partitions import find_partitions, last_position
+
+from .day_marks import Asked
 
 #: Spark gives a Python process ten seconds to begin, which are too few where there is little CPU. The checkpoint makes
 #: it safe to start the query again.
@@ -63,7 +70,8 @@ _DAY = "date_from_unix_date(CAST(unix_micros(__publishTime) div 86400000000 AS I
 class ArchiveOptions:
     """The topics to archive, and the target.
 
-    Exactly one of ``topics`` and ``pattern`` is given; ``file_bytes`` is a file's size.
+    Exactly one of ``topics`` and ``pattern`` is given; ``file_bytes`` is a file's size. A day is complete
+    ``day_complete_after_ms`` after its end, and never if that is below zero.
     """
 
     broker: Broker
@@ -73,6 +81,7 @@ class ArchiveOptions:
     subscription: str = "heliograph-archive"
     checkpoint: str | None = None
     file_bytes: int = 128 << 20
+    day_complete_after_ms: int = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +98,8 @@ class ArchiveResult:
     error: str | None = None
 
 
-def archive(spark: SparkSession, options: ArchiveOptions) -> ArchiveResult:
-    """Archive every topic up to where it ends now, one after the other.
+def archive(spark: SparkSession, options: ArchiveOptions, now: Callable[[], float] = time.time) -> ArchiveResult:
+    """Archive every topic up to where it ends now, one after the other. ``now`` (s since 1970) decides on the days.
 
     What one topic fails with does not stop the others; it is the result's ``error``. Raises :class:`OptionError` for
     options that cannot be understood, and :class:`PulsarSourceError` for what concerns all topics: a broker that
@@ -110,7 +119,7 @@ def archive(spark: SparkSession, options: ArchiveOptions) -> ArchiveResult:
     total = ArchiveResult(topics=len(topics))
     failed: list[str] = []
     for topic in topics:
-        run = _TopicRun(spark, options, topic)
+        run = _TopicRun(spark, options, topic, now)
         failures = []
         # The remaining backlog is measured after a failure, too, and cannot hide it.
         for step in (run.go, run.measure):
@@ -151,7 +160,8 @@ def in_files(rows: DataFrame, files: int) -> DataFrame:
 class _TopicRun:
     """One topic in one run: its query, its subscription, and what it wrote."""
 
-    def __init__(self, spark: SparkSession, options: ArchiveOptions, topic: str) -> None:
+    def __init__(self, spark: SparkSession, options: ArchiveOptions, topic: str, now: Callable[[], float]) -> None:
+        self._now = now
         self._spark = spark
         self._options = options
         self._topic = topic
@@ -178,14 +188,33 @@ class _TopicRun:
         with connected(self._asked.connection) as client:
             # After a failure it is the client's end that lets the subscription go.
             hold = Hold(client, self._options.subscription)
+            # Before the partitions and their ends are asked for: all that is stored by then is among what is read.
+            at_ms = int(self._now() * 1000)
             partitions = find_partitions(shared(self._asked.connection), self._asked)
+            asked = Asked(at_ms, self._ends(partitions))
             self._held = partitions
             hold.hold(partitions)
             self._check_checkpoint()
             hold.acknowledge(committed_offsets(self._checkpoint))
             self._query(self._asked, partitions, hold)
-            hold.acknowledge(committed_offsets(self._checkpoint))
+            read = committed_offsets(self._checkpoint)
+            hold.acknowledge(read)
+            # As long as the subscription is held, nobody adds a file.
+            self._mark(asked, read)
             self._held = hold.close()
+
+    def _ends(self, partitions: list[str]) -> dict[str, Position]:
+        if self._options.day_complete_after_ms < 0:
+            return {}
+        brokers = shared(self._asked.connection)
+        ends = for_each(partitions, lambda topic: last_position(brokers, topic, self._asked))
+        return {topic: end for topic, end in zip(partitions, ends, strict=True) if end is not None}
+
+    def _mark(self, asked: Asked, read: Mapping[str, Position]) -> None:
+        days = asked.complete(unmarked_days(self._files), read, self._options.day_complete_after_ms)
+        marked = mark_days(self._spark, self._options.path, self._topic, days, read, asked.at_ms)
+        for day, messages in marked.items():
+            progress(f"{self._topic}: {day} is complete, {messages} messages")
 
     def measure(self) -> None:
         """See what is left to archive."""
@@ -269,6 +298,9 @@ class _TopicRun:
         found = self._archive.matching(f"{staging}/{DATE}=*/*.parquet")
         if rows and not found:
             raise JobError(f"{self._archive.path}/{staging}: {rows} rows were written there, and no file is there")
+        for day in sorted({file.split("/")[-2].partition("=")[2] for file in found}):
+            if unmark_day(self._files, day):
+                progress(f"{self._topic}: {day} was complete, and batch {number} has late messages of it")
         for place, file in enumerate(found):
             day = file.split("/")[-2]
             self._files.make(day)
