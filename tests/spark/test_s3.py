@@ -131,3 +131,33 @@ def test_a_name_in_a_bucket_is_given_to_the_one_whose_file_is_there(bucket: Buck
     for written, text in names:
         assert [number for number, is_its in enumerate(written) if is_its] == [int(text)]
     assert sorted(each.name for each in (bucket.files / "names").iterdir()) == [str(name) for name in range(10)]
+
+
+#: An archive three days later, when today is complete.
+LATER = """
+import json, sys, time
+from heliograph_spark.jobs.archive import ArchiveOptions, archive
+from heliograph_spark.run.session import Broker, SessionOptions, build_session
+
+service_url, admin_url, topic, path, conf = sys.argv[1:]
+spark = build_session("days", SessionOptions("local[1]", json.loads(conf)))
+options = ArchiveOptions(Broker(service_url, admin_url, {}), path, (topic,))
+print(archive(spark, options, lambda: time.time() + 3 * 86400))
+spark.stop()
+"""
+
+
+@pytest.mark.timeout(600)
+def test_complete_days_in_a_bucket_are_marked_and_marked_again_after_a_late_message(
+    bucket: Bucket, broker: RunningBroker, client: pulsar.Client, topic: str
+) -> None:
+    arguments = [broker.service_url, broker.http_url, topic, f"s3a://{BUCKET}/shop", json.dumps(settings())]
+    for count in (1, 2):
+        publish(client, topic, [b"one"])
+        done = run([sys.executable, "-c", LATER, *arguments], bucket, bucket.secret_key)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert "error=None" in done.stdout
+        marks = list((bucket.files / "shop").glob("topic=*/date=*/_SUCCESS"))
+        assert sum(json.loads(mark.read_text())["messages"] for mark in marks) == count
+        assert list((bucket.files / "shop").glob("topic=*/date=*/*.unfinished")) == []
+    assert rows(bucket) == ["one", "one"]
