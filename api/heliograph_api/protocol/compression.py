@@ -1,4 +1,4 @@
-"""Decompresses payloads as Pulsar's clients compress them. No I/O.
+"""Compresses payloads as Pulsar's clients do, and decompresses theirs. No I/O.
 
 ZLIB is a zlib stream, ZSTD a frame, LZ4 and SNAPPY are bare blocks, whose length is known only from the metadata's
 ``uncompressed_size``. That size is the producer's word, so it is the size of the one buffer that is ever filled here.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import cramjam
 
 from . import wire_pb2 as wire
+
+#: The level of ZSTD that Pulsar's clients use: a tenth of the time of the highest ones for nearly the same size.
+_ZSTD_LEVEL = 3
 
 
 class DecompressionError(ValueError):
@@ -37,6 +41,11 @@ def decompress(compression: int, payload: bytes, size: int) -> bytes | memoryvie
     if len(opened) != size:
         raise DecompressionError(f"payload decompresses as {name} to {len(opened)} bytes, not to the {size} announced")
     return opened
+
+
+def compress(compression: int, payload: bytes | memoryview) -> bytes | memoryview:
+    """Return ``payload`` compressed by the codec with that number; NONE returns it as it is."""
+    return payload if compression == wire.NONE else memoryview(_COMPRESS[compression](payload))
 
 
 def _zlib(payload: bytes, size: int) -> bytes:
@@ -72,4 +81,10 @@ _DECOMPRESS: dict[int, Callable[[bytes, int], bytes | memoryview]] = {
     wire.ZSTD: _zstd,
     wire.LZ4: _lz4,
     wire.SNAPPY: _snappy,
+}
+_COMPRESS: dict[int, Callable[[bytes | memoryview], Any]] = {
+    wire.ZLIB: zlib.compress,
+    wire.ZSTD: lambda payload: cramjam.zstd.compress(payload, _ZSTD_LEVEL),
+    wire.LZ4: lambda payload: cramjam.lz4.compress_block(payload, store_size=False),
+    wire.SNAPPY: cramjam.snappy.compress_raw,
 }

@@ -22,6 +22,7 @@ FRAME_OVERHEAD = 10 * 1024
 _COPIED_BELOW_BYTES = 16 * 1024
 
 _U32 = struct.Struct(">I")
+_MAGIC_AND_CRC = struct.Struct(">HI")
 _MAGIC_CRC_AND_SIZE = struct.Struct(">HII")
 
 
@@ -91,6 +92,12 @@ def read_entry(entry: bytes) -> tuple[MessageMetadata, int]:
         return MessageMetadata.FromString(entry[at:end]), end
     except Exception as error:  # protobuf's DecodeError class differs by implementation
         raise EntryError(f"message metadata does not decode: {error}") from error
+
+
+def entry_head(metadata: bytes, payload: bytes | memoryview) -> bytes:
+    """Return all of an entry but its payload: magic, CRC32-C, size of the metadata, and the encoded metadata."""
+    checked = _U32.pack(len(metadata)) + metadata
+    return _MAGIC_AND_CRC.pack(MAGIC_CRC32C, crc32c(payload, crc32c(checked))) + checked
 
 
 def parse_entry(entry: bytes) -> ParsedEntry:

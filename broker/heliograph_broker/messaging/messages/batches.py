@@ -8,15 +8,13 @@ however little it takes on the wire.
 from __future__ import annotations
 
 import struct
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-import cramjam
-from crc32c import crc32c
 from google.protobuf.message import DecodeError
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.compression import DecompressionError, decompress
-from heliograph_api.protocol.frames import MAGIC_CRC32C
+from heliograph_api.protocol.compression import compress as compress_payload
+from heliograph_api.protocol.frames import entry_head
 
 #: Limit of a decompressed payload (bytes), unless the caller gives another. Clients measure their batches against the
 #: maximum message size after compression, so this is well above that.
@@ -40,7 +38,6 @@ _SMALLEST_MESSAGE_BYTES = 6
 SingleMessage = tuple[wire.SingleMessageMetadata, bytes]
 
 _U32 = struct.Struct(">I")
-_MAGIC_AND_CRC = struct.Struct(">HI")
 
 
 class BatchError(ValueError):
@@ -94,14 +91,6 @@ def open_payload(
         return decompress(metadata.compression, payload, size)
     except DecompressionError as error:
         raise CorruptPayload(str(error)) from error
-
-
-_COMPRESS: dict[int, Callable[[bytes], bytes]] = {
-    wire.ZLIB: zlib.compress,
-    wire.ZSTD: lambda data: bytes(cramjam.zstd.compress(data)),
-    wire.LZ4: lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False)),
-    wire.SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(data)),
-}
 
 
 def open_batch(
@@ -207,7 +196,7 @@ def build_batch(
     joined = b"".join(parts)
     if compress and built.compression != wire.NONE:
         built.uncompressed_size = len(joined)
-        return built, _COMPRESS[built.compression](joined)
+        return built, bytes(compress_payload(built.compression, joined))
     _set_uncompressed(built, len(joined))
     return built, joined
 
@@ -262,6 +251,4 @@ def _set_uncompressed(metadata: wire.MessageMetadata, size: int) -> None:
 
 def build_frame(metadata: wire.MessageMetadata, payload: bytes) -> bytes:
     """Return the entry as a client sends it: magic, CRC32-C, size of the metadata, metadata, payload."""
-    encoded = metadata.SerializeToString()
-    checked = b"".join((_U32.pack(len(encoded)), encoded, payload))
-    return _MAGIC_AND_CRC.pack(MAGIC_CRC32C, crc32c(checked)) + checked
+    return entry_head(metadata.SerializeToString(), payload) + payload
