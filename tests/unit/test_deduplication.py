@@ -12,6 +12,7 @@ from heliograph_api.protocol.frames import peek_metadata
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import NotAllowed, PersistenceError
 from heliograph_broker.messaging.base.records import DEDUPLICATION
+from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.policies import deduplication
 from heliograph_broker.messaging.policies.deduplication import PURGE_INTERVAL_MS, SNAPSHOT_ENTRIES
@@ -112,6 +113,21 @@ def test_a_repetition_of_what_is_still_being_written_is_answered_in_order(core: 
     assert duplicates(new) == [0, 1, 1]
 
 
+def test_a_producer_that_comes_back_counts_on_after_what_is_still_being_written(core: Core) -> None:
+    topic = core.topic()
+    producer = core.producer(topic)
+    send(core, producer, 0, 1)
+    core.commit()
+    send(core, producer, 2, 3)
+    topic.producer_registry.remove(producer)
+    # With 1 it would give its next messages the ids of those under way, and they would be dropped.
+    assert last(topic) == 3
+    again = core.producer(topic)
+    send(core, again, 4)
+    core.commit()
+    assert (stored(topic), last(topic)) == (5, 4)
+
+
 def test_a_repetition_of_what_could_not_be_stored_fails_too_and_can_be_sent_again(core: Core) -> None:
     topic, client = core.topic(), Client()
     producer = core.producer(topic, client)
@@ -130,6 +146,104 @@ def test_a_repetition_of_what_could_not_be_stored_fails_too_and_can_be_sent_agai
     core.commit()
     assert stored(topic) == 2
     assert last(topic) == 1
+
+
+def fail_to_store(core: Core) -> None:
+    """Let the store refuse what is under way, and take what comes next."""
+    reserve, core.store.space._reserve = core.store.space._reserve, 1 << 62
+    core.commit()
+    core.store.space._reserve = reserve
+
+
+def test_a_producer_is_closed_before_it_stores_what_is_behind_an_entry_that_could_not_be_stored(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    producer, other = core.producer(topic, client), core.producer(topic, name="other")
+    send(core, producer, 0)
+    core.commit()
+    send(core, producer, 1, 2)
+    fail_to_store(core)
+    # It was sent before the client knew of the errors. If it were stored, 1 and 2 would count as stored, too.
+    send(core, producer, 3)
+    send(core, other, 5)
+    core.commit()
+    assert [sequence_id for sequence_id, _ in client.errors] == [1, 2]
+    assert client.closed_producers == [producer.producer_id]
+    assert (stored(topic), last(topic), last(topic, "other")) == (2, 0, 5)
+    send(core, core.producer(topic, client), 1, 2, 3)
+    core.commit()
+    assert duplicates(client) == []
+    assert [sequence_id for sequence_id, _, _ in client.receipts] == [0, 1, 2, 3]
+    assert (stored(topic), last(topic)) == (5, 3)
+
+
+def test_a_producer_that_sends_again_what_could_not_be_stored_is_not_closed(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    producer = core.producer(topic, client)
+    send(core, producer, 1, 2)
+    fail_to_store(core)
+    send(core, producer, 1, 2, 3)
+    core.commit()
+    assert client.closed_producers == []
+    assert (stored(topic), last(topic)) == (3, 3)
+
+
+def test_exclusive_access_passes_on_from_a_producer_that_is_closed_behind_a_failed_entry(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    producer = core.producer(topic, client, access_mode=AccessMode.EXCLUSIVE)
+    core.producer(topic, client, "next", access_mode=AccessMode.WAIT_FOR_EXCLUSIVE)
+    send(core, producer, 1)
+    fail_to_store(core)
+    send(core, producer, 2)
+    assert list(topic.producers) == ["next"]
+    assert len(client.ready_producers) == 1
+
+
+def test_a_producer_that_never_registers_goes_on_behind_what_could_not_be_stored(core: Core) -> None:
+    """As that of dead letters, which gives a letter that it sends again another sequence id."""
+    topic = core.topic()
+    producer = Producer(topic, Client(), 1, "letters")
+    send(core, producer, 1)
+    fail_to_store(core)
+    send(core, producer, 2, 3)
+    core.commit()
+    assert (stored(topic), last(topic, "letters")) == (2, 3)
+
+
+def test_a_producer_that_registers_again_need_not_send_what_could_not_be_stored(core: Core) -> None:
+    topic = core.topic()
+    producer = core.producer(topic)
+    send(core, producer, 0, 1)
+    fail_to_store(core)
+    topic.producer_registry.remove(producer)
+    again = core.producer(topic)
+    # It gets this number when it registers.
+    assert last(topic) == -1
+    send(core, again, 4)
+    core.commit()
+    assert (stored(topic), last(topic)) == (1, 4)
+
+
+def test_a_message_of_which_a_chunk_could_not_be_stored_is_not_ended_by_its_last_chunk(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    producer = core.producer(topic, client)
+
+    def send_chunks(*chunks: int) -> None:
+        for chunk in chunks:
+            send(core, producer, 7, uuid="u", chunk_id=chunk, num_chunks_from_msg=3, total_chunk_msg_size=6)
+
+    send_chunks(0)
+    core.commit()
+    send_chunks(1)
+    fail_to_store(core)
+    send_chunks(2)
+    core.commit()
+    assert [sequence_id for sequence_id, _ in client.errors] == [7]
+    assert (stored(topic), last(topic)) == (1, -1)
+    producer = core.producer(topic, client)
+    send_chunks(0, 1, 2)
+    core.commit()
+    assert duplicates(client) == []
+    assert (stored(topic), last(topic)) == (4, 7)
 
 
 def test_a_batch_counts_by_its_highest_sequence_id(core: Core) -> None:

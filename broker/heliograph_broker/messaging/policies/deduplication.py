@@ -4,6 +4,10 @@ A topic remembers, by producer name, the highest sequence id that is durable. An
 its receipt has the message id -1:-1, which official clients take as success. Receipts keep the order of the entries,
 so a duplicate of an entry that is still being written is answered right after that one's receipt.
 
+An entry that could not be stored would be a duplicate if later ones of its producer were stored: when it is sent again
+it would be dropped, and lost. So a producer that sends a later one first is closed, as it may have sent that before it
+knew: its client registers again and sends all that has no receipt.
+
 The ids are kept by a record in the metadata store, a *snapshot*, and the entries behind it: after a crash the
 metadata of those few entries brings the ids up to date when the topic is first used. Nothing is trimmed before a
 snapshot that covers it is durable. So the ids and the entries cannot part, whenever the broker is killed.
@@ -39,6 +43,10 @@ SNAPSHOT_ENTRIES = 1000
 PURGE_INTERVAL_MS = 60_000
 
 
+#: The first sequence id of an entry and the number of its chunk: they grow along the entries of a producer.
+_Place = tuple[int, int]
+
+
 class _Duplicate:
     """A duplicate that waits for its receipt until the entries before it are durable."""
 
@@ -64,6 +72,7 @@ class Deduplication:
         "_covered",
         "_durable",
         "_durable_end",
+        "_failed",
         "_log",
         "_since_snapshot",
         "_stored",
@@ -88,11 +97,15 @@ class Deduplication:
         #: Entries below this offset are in the last snapshot.
         self._covered = 0
         self._since_snapshot = 0
-        #: Highest id submitted and not durable yet, by producer name; and the same by entry: offset, name, id.
+        #: Highest id submitted and not durable yet, by producer name.
         self._under_way: dict[str, int] = {}
-        self._submitted: deque[tuple[int, str, int]] = deque()
-        #: The last sequence id of the entry admitted last, None if it is a chunk that completes no message.
-        self._admitted: int | None = None
+        #: The entries submitted and not durable yet: offset, name, place, and the last sequence id, which is None for a
+        #: chunk that completes no message.
+        self._submitted: deque[tuple[int, str, _Place, int | None]] = deque()
+        #: Place and last sequence id of the entry admitted last.
+        self._admitted: tuple[_Place, int | None] = (0, 0), None
+        #: By producer name, the place of the first entry that could not be stored and was not sent again.
+        self._failed: dict[str, _Place] = {}
         self._waiting: deque[_Duplicate] = deque()
         #: When a producer was last known to be there, monotonic.
         self._active_ms: dict[str, int] = {}
@@ -126,7 +139,10 @@ class Deduplication:
         if known is None:
             known = self._durable.get(name, -1)
         if first > known:
-            self._admitted = last if _completes_message(metadata) else None
+            place = first, metadata.chunk_id
+            if self._failed and self._closes(producer, place):
+                return False
+            self._admitted = place, last if _completes_message(metadata) else None
             return True
         if last > known:
             self._refuse(
@@ -146,11 +162,26 @@ class Deduplication:
             producer.sink.send_receipts(producer, [(sequence_id, highest_sequence_id, -1, -1)])
         return False
 
+    def _closes(self, producer: Producer, place: _Place) -> bool:
+        """Close the producer if this entry of it comes after one that could not be stored; return whether it does."""
+        failed = self._failed.get(producer.name, place)
+        registry = producer.topic.producer_registry
+        # The producer of dead letters never registers, and gives what it sends again another id.
+        if place <= failed or not registry.may_publish(producer):
+            self._failed.pop(producer.name, None)
+            return False
+        successor = registry.remove(producer)
+        producer.sink.send_close_producer(producer)
+        if successor is not None:
+            successor.sink.send_producer_ready(successor)
+        return True
+
     def submitted(self, name: str, offset: int) -> None:
         """The store has taken the entry that was admitted last, from the producer of that name."""
-        if self._admitted is not None:
-            self._under_way[name] = self._admitted
-            self._submitted.append((offset, name, self._admitted))
+        place, last = self._admitted
+        if last is not None:
+            self._under_way[name] = last
+        self._submitted.append((offset, name, place, last))
 
     def _refuse(self, producer: Producer, sequence_id: int, reason: str) -> None:
         producer.topic.refuse(producer, sequence_id, NotAllowed(f"deduplication: {reason}"))
@@ -162,7 +193,9 @@ class Deduplication:
         if submitted and submitted[0][0] < end_offset:
             now = monotonic_ms(self._log.host.clock)
             while submitted and submitted[0][0] < end_offset:
-                _, name, last = submitted.popleft()
+                _, name, _, last = submitted.popleft()
+                if last is None:
+                    continue
                 self._durable[name] = last
                 self._active_ms[name] = now
                 self._since_snapshot += 1
@@ -181,6 +214,8 @@ class Deduplication:
 
     def entries_failed(self) -> None:
         """Nothing that was under way became durable: duplicates of that fail as their originals did."""
+        for _, name, place, _ in self._submitted:
+            self._failed.setdefault(name, place)
         self._submitted.clear()
         self._under_way.clear()
         if self._counted_from > self._log.end_offset:
@@ -208,13 +243,16 @@ class Deduplication:
     # -- producers -------------------------------------------------------------------------------------------
 
     def last_sequence_id(self, name: str) -> int:
-        """Return the highest durable sequence id of a producer, which has connected; -1 if none is known."""
+        """Return the highest sequence id of a producer, which has connected; -1 if none is known.
+
+        It is that of an entry which is still being written, if there is one: a client that counts on from it must not
+        give its id to another message. Entries that failed are the client's to send again or give up.
+        """
         self.recover()
-        last = self._durable.get(name)
-        if last is None:
-            return -1
-        self._active_ms[name] = monotonic_ms(self._log.host.clock)
-        return last
+        self._failed.pop(name, None)
+        if name in self._durable:
+            self._active_ms[name] = monotonic_ms(self._log.host.clock)
+        return self._under_way.get(name, self._durable.get(name, -1))
 
     def forget_inactive(self, now_ms: int, producers: Container[str]) -> None:
         """Forget producers that were not connected for as long as the settings say; ``producers`` are connected now."""
