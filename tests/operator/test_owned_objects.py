@@ -61,7 +61,8 @@ class Owned:
         metadata = found["metadata"]
         named = ("spec", "data", "automountServiceAccountToken")
         parts: dict[str, Any] = {part: found[part] for part in named if part in found}
-        return {**parts, "labels": metadata["labels"], "owners": metadata["ownerReferences"]}
+        # Somebody else may have removed either, and the operator not yet repaired it.
+        return {**parts, "labels": metadata.get("labels"), "owners": metadata.get("ownerReferences")}
 
     def wait_stopped(self) -> None:
         self.resources.wait_reason("BrokerCluster", "main", "Stopped")

@@ -15,6 +15,8 @@ _COUNTED = frozenset(
 )
 #: Fields that Pulsar fills a while after the fact.
 _AT_TIMES = frozenset(("oldestBacklogMessageSubscriptionName", "underReplicated"))
+#: The topic of a namespace's policies, which Pulsar makes for itself at some time.
+_OWN_TOPIC = "/__change_events"
 _SET = re.compile(r"\[(\w+(?:, \w+)+)\]")
 _REPLACED = (
     # The tool prints a call that may have ended, not its result.
@@ -110,7 +112,9 @@ def _shape(value: Any, name: str) -> Any:
         case dict():
             # A field without a value is as good as none.
             return {
-                key: _shape(value[key], key) for key in sorted(value) if value[key] is not None and key not in _AT_TIMES
+                key: _shape(value[key], key)
+                for key in sorted(value)
+                if value[key] is not None and key not in _AT_TIMES and not key.endswith(_OWN_TOPIC)
             }
         case list():
             return [_shape(value[0], "")] if value else []
