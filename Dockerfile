@@ -47,9 +47,11 @@ RUN sh /src/images/install dependencies locks/spark.lock setuptools \
  && sh /src/images/install dependencies locks/spark.lock \
       py4j pandas numpy pyarrow python-dateutil pytz tzdata fastavro pulsar-client certifi \
       matplotlib contourpy cycler fonttools kiwisolver packaging pillow pyparsing \
+      pyiceberg sqlalchemy cachetools charset-normalizer click fsspec requests strictyaml tenacity urllib3 zstandard \
  && sh /src/images/install without pyspark/examples pyspark/data pandas/tests pyarrow/tests pyarrow/include
 COPY pipeline/build_native.py /src/pipeline/
 COPY pipeline/heliograph_spark/decode/_[a-z]*.p* /src/pipeline/heliograph_spark/decode/
+COPY pipeline/heliograph_spark/encode/_[a-z]*.p* /src/pipeline/heliograph_spark/encode/
 RUN sh /src/images/install decoder locks/spark.lock
 COPY --from=source / /src/
 COPY pipeline /src/pipeline

@@ -20,37 +20,14 @@ from typing import Annotated
 import typer
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import rest
 
+from .kept_topics import Shape, keeping_broker, publish, shapes_of
 from .processor_time import processor_s
-from .read_requests import READY, Reading, Request
+from .read_requests import READY, Reading
 from .reading_stages import print_stages
-from .spark import fill
 
 _HERE = Path(__file__).parents[1]
 _JAVA_CLIENT = _HERE / ".cache" / "java-tools" / "client"
-_BATCH = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Messages of one size, in batches of so many or alone (1)."""
-
-    payload: int
-    batch: int
-    messages: int
-
-    @property
-    def name(self) -> str:
-        size = "1 KiB" if self.payload == 1024 else f"{self.payload} B"
-        return f"{size}, batches of {self.batch}" if self.batch > 1 else f"{size}, not batched"
-
-    @property
-    def topic(self) -> str:
-        return f"persistent://public/default/of-{self.payload}-{self.batch}-{self.messages}"
-
-    def request(self, splits: int) -> Request:
-        return Request(self.topic, self.messages, self.batch, splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +125,6 @@ def readers(broker: BrokerProcess, scratch: Path, connector: tuple[Path, Path] |
     ]
 
 
-def publish(broker: BrokerProcess, shape: Shape) -> None:
-    """Fill the shape's topic. Raises :class:`RuntimeError` if its entries are not as large as they should be."""
-    fill(broker, shape.topic, shape.messages, shape.payload, shape.batch)
-    stats = rest(broker, "GET", shape.topic.replace("://", "/") + "/internalStats")
-    if stats["numberOfEntries"] * shape.batch != shape.messages:
-        raise RuntimeError(f"{stats['numberOfEntries']} entries for {shape}")
-
-
 def cell(measured: Sequence[Measured]) -> str:
     """Return the median rate, with the processor time a message of reader and broker."""
     messages = measured[0].reading.messages
@@ -216,23 +185,15 @@ def main(
 
     Every reading is checked: a reader that missed a message or a byte ends the command.
     """
-    batched = messages // _BATCH * _BATCH
-    both = [
-        Shape(payload, batch, batched if batch > 1 else batched // 5)
-        for payload in (100, 1024)
-        for batch in (_BATCH, 1)
-    ]
     if (connector_python is None) != (connector_jar is None):
         raise typer.BadParameter("the Scala connector needs both its Python and its JAR")
     connector = (connector_python, connector_jar) if connector_python and connector_jar else None
-    scratch = tempfile.TemporaryDirectory(prefix="heliograph-benchmark-")
-    with scratch as directory, BrokerProcess(Path(directory) / "data") as broker:
-        forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-        rest(broker, "POST", "namespaces/public/default/retention", forever)
+    shapes = shapes_of(messages)
+    with keeping_broker() as (broker, _):
         if not stages:
-            compare(broker, both, runs, connector)
+            compare(broker, shapes, runs, connector)
             return
-        for shape in both[:2]:
+        for shape in shapes[:2]:
             publish(broker, shape)
             print_stages(broker, shape, runs)
 

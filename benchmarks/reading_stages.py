@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import urlsplit
 
 import psutil
@@ -32,6 +31,7 @@ from heliograph_spark.wire.entry_reader import EARLIEST, EntryReader
 from tests.support.broker_process import BrokerProcess
 
 from .client_readers import WAITS_S, brokers_of, read_frames, subscribe_from_earliest
+from .kept_topics import Shape
 from .processor_time import by_part, processor_s
 from .read_requests import Request
 from .spark_reader import read as read_with_spark
@@ -40,18 +40,6 @@ _Type = wire.BaseCommand
 _READ_BYTES = 256 << 10
 #: After this time (s) without a byte there is none left; it takes no processor time.
 _QUIET_S = 2.0
-
-
-class Topic(Protocol):
-    """A topic and the size of its messages."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def payload(self) -> int: ...
-
-    def request(self, splits: int) -> Request: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +119,7 @@ def measure(broker: BrokerProcess, messages: int, runs: int, read: Callable[[], 
     return Took(*(statistics.median(each) / messages * 1e6 for each in zip(*taken, strict=True)))
 
 
-def print_stages(broker: BrokerProcess, shape: Topic, runs: int) -> None:
+def print_stages(broker: BrokerProcess, shape: Shape, runs: int) -> None:
     """Print the table of the steps outside Spark, and that of the processes of a query in Spark."""
     request = shape.request(1)
     brokers = brokers_of(broker.service_url)

@@ -1,7 +1,7 @@
-"""Adds the compiled module to the wheel of ``heliograph-spark``, where it can be compiled.
+"""Adds the compiled modules to the wheel of ``heliograph-spark``, where they can be compiled.
 
-``build_native.py``, if it is there, compiles it. Without a C compiler the wheel is the same without that module, whose
-Python form does the same more slowly.
+``build_native.py``, if it is there, compiles them. Without a C compiler the wheel is the same without these modules,
+whose Python form does the same more slowly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
-class CompiledModule(BuildHookInterface):
+class CompiledModules(BuildHookInterface):
     """The build hook that hatchling calls before it writes a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
@@ -28,9 +28,10 @@ class CompiledModule(BuildHookInterface):
             made = _build(script, directory)
         except Exception as error:
             # Compilers fail in many ways, and none of them keeps the pure wheel from being right.
-            print(f"heliograph-spark: no module was compiled, the wheel is pure Python: {error}", file=sys.stderr)
+            print(f"heliograph-spark: no modules were compiled, the wheel is pure Python: {error}", file=sys.stderr)
             return
-        build_data["force_include"][str(made)] = str(made.relative_to(directory))
+        for each in made:
+            build_data["force_include"][str(each)] = str(each.relative_to(directory))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 
@@ -39,11 +40,11 @@ class CompiledModule(BuildHookInterface):
             self._scratch.cleanup()
 
 
-def _build(script: Path, directory: Path) -> Path:
+def _build(script: Path, directory: Path) -> list[Path]:
     found = importlib.util.spec_from_file_location("build_native", script)
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
-    made: Path = module.build(directory)
+    made: list[Path] = module.build(directory)
     return made

@@ -68,7 +68,7 @@ LOCKS = {
     "client": Lock(extras=("client",)),
     "operator": Lock(extras=("operator",)),
     "dev": Lock(extras=("client", "operator"), groups=("dev",)),
-    "spark": Lock(extras=("spark",), groups=("dev", "native")),
+    "spark": Lock(extras=("spark",), groups=("connect", "dev", "native", "readers")),
     "source": Lock(project="pipeline/pyproject.toml"),
 }
 #: Pairs whose first has no pin that the second does not have: one environment serves both.

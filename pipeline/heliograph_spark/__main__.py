@@ -5,20 +5,32 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-#: The packages of the extra `jobs`, which the data source alone does not need.
-_OF_JOBS = ("matplotlib", "pandas", "typer")
+#: The packages of the extras, which the data source alone does not need.
+_EXTRAS = {
+    "matplotlib": "jobs",
+    "pandas": "jobs",
+    "typer": "jobs",
+    "pyiceberg": "jobs,iceberg",
+    "sqlalchemy": "jobs,iceberg",
+}
 
 
 def main() -> None:
-    """Run the command. Ends the process with 1 and the reason if a package of the jobs is missing."""
+    """Run the command. Ends the process with 1 and the reason if a package is missing, or Spark is too old."""
+    from heliograph_spark.plan.errors import PulsarSourceError
+
     try:
         from heliograph_spark.cli import main as command
 
         command()
+    except PulsarSourceError as error:
+        print(f"heliograph-spark: {error}", file=sys.stderr)
+        sys.exit(1)
     except ModuleNotFoundError as error:
-        if error.name not in _OF_JOBS:
+        extra = _EXTRAS.get(error.name or "")
+        if extra is None:
             raise
-        print(f"heliograph-spark: {error.name} is missing: pip install 'heliograph-spark[jobs]'", file=sys.stderr)
+        print(f"heliograph-spark: {error.name} is missing: pip install 'heliograph-spark[{extra}]'", file=sys.stderr)
         sys.exit(1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +42,14 @@ TopicsPattern = Annotated[
     str | None,
     typer.Option(metavar="REGEX", help="Regular expression of topic names in one namespace, instead of --topic."),
 ]
+FileSize = Annotated[str, typer.Option(metavar="SIZE", help="Approximate size of a file: 128Mi, 1G or bytes.")]
+CatalogProperty = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="Property of the catalog, such as type, uri or warehouse; may be repeated."),
+]
+TableNamespace = Annotated[
+    str, typer.Option(metavar="NAME", help="Namespace of the tables, its levels divided by dots.")
+]
 
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
@@ -51,8 +60,8 @@ def _group() -> None:
     """Moves topics of Heliograph, or of any Pulsar, with Spark. Each command ends with one line of JSON on stdout."""
 
 
-def file_bytes(text: str) -> int:
-    """Return ``--file-size`` in bytes. Raises :class:`typer.BadParameter`."""
+def file_bytes(option: str, text: str) -> int:
+    """Return the size of files in bytes. Raises :class:`typer.BadParameter`, naming the option."""
     try:
         size = parse_size(text)
     except InvalidSize:
@@ -60,36 +69,89 @@ def file_bytes(text: str) -> int:
     if size <= 0:
         raise typer.BadParameter(
             f"{text!r} is not a size of files; valid: 128Mi, 1G or a number of bytes, above zero",
-            param_hint="'--file-size'",
+            param_hint=f"'{option}'",
         )
     return size
 
 
-def grace_ms(text: str) -> int:
-    """Return ``--day-complete-after`` in ms, -1 for no marks. Raises :class:`typer.BadParameter`."""
+def duration_ms(option: str, text: str) -> int:
+    """Return a duration in ms, -1 without an end. Raises :class:`typer.BadParameter`, naming the option."""
     try:
         return parse_duration(text)
     except InvalidDuration as error:
-        raise typer.BadParameter(str(error), param_hint="'--day-complete-after'") from error
+        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from error
+
+
+def positive_ms(option: str, text: str, valid: str) -> int:
+    """Return a duration above zero in ms. Raises :class:`typer.BadParameter`, naming the option."""
+    found = duration_ms(option, text)
+    if found <= 0:
+        raise typer.BadParameter(f"{text!r} is no time above zero; valid: {valid}", param_hint=f"'{option}'")
+    return found
+
+
+def finite_ms(option: str, text: str) -> int:
+    """Return a duration in ms. Raises :class:`typer.BadParameter`, naming the option, also for one without an end."""
+    found = duration_ms(option, text)
+    if found < 0:
+        raise typer.BadParameter(f"{text!r} has no end; valid: 12h, 5d or another time", param_hint=f"'{option}'")
+    return found
 
 
 @app.command("archive")
 def archive_command(
-    path: Annotated[str, typer.Option(help="Directory of the archive, on any file system that Hadoop knows.")],
+    path: Annotated[
+        str | None, typer.Option(help="Directory of the archive in files, on any file system that Hadoop knows.")
+    ] = None,
     topic: Topics = None,
     topics_pattern: TopicsPattern = None,
-    format: Annotated[str, typer.Option(help="Format of the files: parquet.")] = "parquet",
+    format: Annotated[
+        str,
+        typer.Option(
+            metavar="parquet|iceberg",
+            help="Files in --path, or Apache Iceberg tables in --catalog with their state in --checkpoint.",
+        ),
+    ] = "parquet",
+    catalog: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Catalog of the tables, as pyiceberg's configuration names it.")
+    ] = None,
+    catalog_property: CatalogProperty = None,
+    table_namespace: TableNamespace = "archive",
+    upsert: Annotated[
+        bool,
+        typer.Option("--upsert", help="Keep the last value of each key, in tables of their own, not all messages."),
+    ] = False,
     subscription: Annotated[
         str, typer.Option(help="Durable subscription that keeps messages until they are archived.")
     ] = "heliograph-archive",
-    checkpoint: Annotated[str | None, typer.Option(help="Directory of its state; else PATH/_checkpoint.")] = None,
-    file_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Approximate size of a file: 128Mi, 1G or bytes.")
-    ] = "128Mi",
+    checkpoint: Annotated[str | None, typer.Option(help="Directory of its state; PATH/_checkpoint for files.")] = None,
+    file_size: FileSize = "128Mi",
     day_complete_after: Annotated[
         str,
         typer.Option(metavar="DURATION", help="Time from a day's end to its mark _SUCCESS; infinite for no marks."),
     ] = "1h",
+    merge_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Size of the files into which smaller ones of a day are merged when it is complete; else none are.",
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Remove complete days that ended longer ago: 90d; else none are."),
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Run until SIGTERM, and archive what is new in each topic once in --interval."),
+    ] = False,
+    interval: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Time between two visits of a topic, with --follow; 1m by default."),
+    ] = None,
+    parallel: Annotated[
+        int | None, typer.Option(min=1, help="Topics archived at the same time, with --follow; 4 by default.")
+    ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port for Prometheus metrics while it runs; none by default.")
     ] = None,
@@ -100,28 +162,90 @@ def archive_command(
     conf: Conf = None,
     result: ResultFile = None,
 ) -> None:
-    """Write topics up to their heads into Parquet, every message once, and acknowledge what is written."""
-    from .jobs.archive import ArchiveOptions, archive
+    """Write topics up to their heads into files or tables, every message once, and acknowledge what is written.
 
-    if format != "parquet":
-        raise typer.BadParameter(f"{format!r} is not known; there is parquet", param_hint="'--format'")
+    With --follow it goes on with what comes later, and with topics that --topics-pattern finds later. SIGTERM ends it
+    after the micro-batches under way.
+    """
+    from .jobs.archive import ArchiveOptions, Tables, archive
+    from .jobs.archiving.following import Ending
+    from .jobs.archiving.options import Following
+    from .jobs.archiving.topic_states import TopicStates
+    from .jobs.follow import follow as follow_topics
+
+    if format not in ("parquet", "iceberg"):
+        raise typer.BadParameter(f"{format!r} is neither parquet nor iceberg", param_hint="'--format'")
+    if (catalog is not None) != (format == "iceberg"):
+        raise typer.BadParameter("--format iceberg needs a catalog, and parquet has none", param_hint="'--catalog'")
+    if upsert and catalog is None:
+        raise typer.BadParameter("only tables (--format iceberg) can be updated", param_hint="'--upsert'")
+    tables = None
+    if catalog is not None:
+        tables = Tables(catalog, pairs("--catalog-property", catalog_property), table_namespace, upsert)
     options = ArchiveOptions(
         broker=Broker(service_url, admin_url, pairs("--option", option)),
         topics=tuple(topic or ()),
         pattern=topics_pattern,
         path=path,
+        tables=tables,
         subscription=subscription,
         checkpoint=checkpoint,
-        file_bytes=file_bytes(file_size),
-        day_complete_after_ms=grace_ms(day_complete_after),
+        file_bytes=file_bytes("--file-size", file_size),
+        day_complete_after_ms=duration_ms("--day-complete-after", day_complete_after),
+        keep_ms=None if keep is None else positive_ms("--keep", keep, "1d, 90d, 52w"),
+        merge_bytes=None if merge_to is None else file_bytes("--merge-to", merge_to),
     )
+    for name, value in (("--interval", interval), ("--parallel", parallel)):
+        if value is not None and not follow:
+            raise typer.BadParameter("is for --follow only", param_hint=f"'{name}'")
+    following = Following(parallel=parallel or 4, interval_ms=positive_ms("--interval", interval or "1m", "1s, 1m, 1h"))
 
     def work(spark: SparkSession) -> Result:
-        if metrics_port is not None:
-            serve_metrics(spark, metrics_port)
-        return archive(spark, options)
+        served = serve_metrics(spark, metrics_port) if metrics_port is not None else None
+        if not follow:
+            return archive(spark, options)
+        ending, states = Ending(), TopicStates()
+        if served is not None:
+            from .jobs.archiving.archive_metrics import ArchiveMetrics
+
+            served.add(ArchiveMetrics(states))
+        signal.signal(signal.SIGTERM, lambda _number, _frame: ending.request())
+        return follow_topics(spark, options, following, ending, states)
 
     run_job("archive", SessionOptions(master, pairs("--conf", conf)), result, work)
+
+
+@app.command("maintain")
+def maintain_command(
+    catalog: Annotated[
+        str, typer.Option(metavar="NAME", help="Catalog of the tables, as pyiceberg's configuration names it.")
+    ],
+    catalog_property: CatalogProperty = None,
+    table_namespace: TableNamespace = "archive",
+    topic: Topics = None,
+    file_size: FileSize = "128Mi",
+    keep_snapshots: Annotated[
+        str, typer.Option(metavar="DURATION", help="Time for which snapshots stay, and with them what was merged.")
+    ] = "5d",
+    keep_unused_files: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="Time for which files that no snapshot has stay; longer than any run."),
+    ] = "3d",
+    master: Master = None,
+    conf: Conf = None,
+    result: ResultFile = None,
+) -> None:
+    """Merge small files of an archive's tables, expire snapshots, and delete files that no snapshot has."""
+    from .jobs.maintain import MaintainOptions, Tables, maintain
+
+    options = MaintainOptions(
+        tables=Tables(catalog, pairs("--catalog-property", catalog_property), table_namespace),
+        topics=tuple(topic or ()),
+        file_bytes=file_bytes("--file-size", file_size),
+        keep_snapshots_ms=finite_ms("--keep-snapshots", keep_snapshots),
+        keep_unused_ms=finite_ms("--keep-unused-files", keep_unused_files),
+    )
+    run_job("maintain", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: maintain(spark, options))
 
 
 @app.command("replay")
@@ -157,6 +281,14 @@ def replay_command(
         str | None,
         typer.Option(help="Producer name; a topic that deduplicates skips messages an earlier run of this name sent."),
     ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory of the replay's state, with which a run goes on where a killed one stopped. The target has"
+            " to deduplicate, and only --rate, --speed and --option may change.",
+        ),
+    ] = None,
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
     option: SourceOption = None,
@@ -183,6 +315,7 @@ def replay_command(
             rate=rate,
             speed=speed,
             producer_name=producer_name,
+            checkpoint=checkpoint,
             order="publish" if order == "publish" else "event",
             keys=tuple(key or ()),
             properties=pairs("--property", with_property),

@@ -57,6 +57,11 @@ def forget_all(broker: BrokerProcess, topic: str) -> None:
     rest(broker, "POST", path, {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
 
 
+def stored_entries(broker: BrokerProcess, topic: str) -> int:
+    """Return the number of entries in a topic's ledgers."""
+    return int(rest(broker, "GET", f"persistent/public/default/{topic}/internalStats")["numberOfEntries"])
+
+
 def compact(broker: BrokerProcess, topic: str) -> None:
     path = f"persistent/public/default/{topic}/compaction"
     rest(broker, "PUT", path)
@@ -227,7 +232,8 @@ def test_the_compacted_messages_are_read_also_where_the_others_are_gone(
         assert reader.last_position() == position_of(every[-1])
     rest(broker, "POST", f"persistent/public/default/{topic}/subscription/s/skip_all")
     forget_all(broker, topic)
-    eventually(lambda: len(everything(brokers, topic)) < 10, what="trimming")
+    # Not by reading: a reader that has asked for the last entry waits for it in vain once it is trimmed.
+    eventually(lambda: stored_entries(broker, topic) == 0, what="trimming")
     assert everything(brokers, topic, is_read_compacted=True) == compacted
     half = Start.after(position_of(compacted[3]))
     assert everything(brokers, topic, half, is_read_compacted=True) == compacted[4:]
@@ -240,7 +246,7 @@ def test_the_last_position_is_that_of_the_last_entry_whatever_it_is(
     with EntryReader(brokers, whole(topic), EARLIEST) as reader:
         assert reader.last_position() is None
         assert not reader.has_more(None)
-        single = Position.of(producer.send(b"1"))
+        single = Position.of_id(producer.send(b"1").serialize())
         assert reader.last_position() == Position(single.ledger, single.entry)
         assert reader.has_more(None)
         assert not reader.has_more(Position(single.ledger, single.entry))

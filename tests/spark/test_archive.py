@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
-from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, archive, in_files
+from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, archive
+from heliograph_spark.jobs.archiving.topic_run import in_files
 from heliograph_spark.plan import subscription_hold as holding
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.options import read_options
@@ -26,7 +27,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import backlog, create_partitions, ignore_receipt, publish, rest
+from tests.support.clients import (
+    backlog,
+    create_namespace,
+    create_partitions,
+    ignore_receipt,
+    publish,
+    publish_record,
+    rest,
+)
 from tests.support.polling import eventually
 from tests.support.rest import keep_nothing
 
@@ -139,23 +148,17 @@ def test_topics_of_different_schemas_lie_side_by_side_with_their_own_columns(
 def test_a_field_that_is_added_is_null_in_older_files_and_one_of_another_type_is_refused(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
-    rest(broker, "PUT", f"namespaces/public/{topic}")
-    rest(broker, "PUT", f"namespaces/public/{topic}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    create_namespace(broker, topic, "ALWAYS_COMPATIBLE")
     name = f"persistent://public/{topic}/readings"
     holder = client.subscribe(name, "holder")
 
-    def send(kind: Any, **fields: Any) -> None:
-        producer = client.create_producer(name, schema=pulsar.schema.JsonSchema(kind))
-        producer.send(kind(**fields))
-        producer.close()
-
-    send(Reading, place="a", degrees=1.0)
+    publish_record(client, name, Reading(place="a", degrees=1.0))
     assert run(spark, broker, tmp_path, topics=(name,)).rows == 1
-    send(WiderReading, place="b", degrees=2.0, height=3)
+    publish_record(client, name, WiderReading(place="b", degrees=2.0, height=3))
     assert run(spark, broker, tmp_path, topics=(name,)).rows == 1
     rows = read_archive(spark, str(tmp_path), name).orderBy("place").select("place", "degrees", "height").collect()
     assert [tuple(row) for row in rows] == [("a", 1.0, None), ("b", 2.0, 3)]
-    send(OtherReading, place="c", degrees="cold")
+    publish_record(client, name, OtherReading(place="c", degrees="cold"))
     refused = run(spark, broker, tmp_path, topics=(name,))
     assert (refused.rows, refused.lag) == (0, 1)
     assert refused.error is not None
@@ -313,15 +316,17 @@ def test_splits_are_read_side_by_side_however_few_the_files_are(spark: SparkSess
             yield batch.append_column("task", pa.array([task.partitionId()] * batch.num_rows, pa.int32()))
 
     read = spark.range(0, 80, 1, 8).mapInArrow(mark, "id bigint, task int")
-    few = in_files(read, 3)
-    assert few.rdd.getNumPartitions() == 3
-    rows = few.withColumn("file", spark_partition_id()).collect()
+    cores = spark.sparkContext.defaultParallelism
+    assert cores == 2
+    one, more = in_files(read, cores - 1), in_files(read, cores + 1)
+    assert (one.rdd.getNumPartitions(), more.rdd.getNumPartitions()) == (1, 3)
+    rows = one.collect()
     assert sorted(row.id for row in rows) == list(range(80))
     assert {row.task for row in rows} == set(range(8))
-    # Neighbours are together.
-    assert sorted({(row.file, row.task) for row in rows}) == [
-        *((0, 0), (0, 1), (0, 2), (1, 3), (1, 4), (1, 5), (2, 6), (2, 7))
-    ]
+    # With a file for each core a task reads its neighbours itself.
+    rows = more.withColumn("file", spark_partition_id()).collect()
+    assert {(row.file, row.task) for row in rows} == {(0, 0), (1, 1), (2, 2)}
+    assert [row.id for row in rows] == list(range(80))
     assert in_files(read, 8) is read
 
 
@@ -396,7 +401,7 @@ def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
 @pytest.mark.parametrize(
     ("arguments", "output"),
     [
-        (("--format", "orc"), "'orc' is not known; there is parquet"),
+        (("--format", "orc"), "'orc' is neither parquet nor iceberg"),
         (("--day-complete-after", "90"), "'90' is not a duration; valid:"),
         (("--file-size", "128MB"), "'128MB' is not a size of files; valid:"),
         (("--result", "not/there"), "there is no directory 'not'"),

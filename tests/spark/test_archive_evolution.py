@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import rest
+from tests.support.clients import create_namespace
 
 NAME = "persistent://public/default/readings"
 NUMBERS = [t.ByteType(), t.ShortType(), t.IntegerType(), t.LongType(), t.FloatType(), t.DoubleType()]
@@ -195,8 +195,7 @@ def definition(number: str, *inner: tuple[str, str]) -> dict[str, Any]:
 def test_an_archive_goes_on_when_the_topics_schema_widens(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
-    rest(broker, "PUT", f"namespaces/public/{topic}")
-    rest(broker, "PUT", f"namespaces/public/{topic}/schemaCompatibilityStrategy", "BACKWARD")
+    create_namespace(broker, topic, "BACKWARD")
     name = f"persistent://public/{topic}/readings"
 
     def send(schema: dict[str, Any], value: dict[str, Any]) -> None:

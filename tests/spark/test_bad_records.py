@@ -174,7 +174,7 @@ def test_what_is_wrong_with_the_option_is_named(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     client.create_producer(topic).send(b"content")
-    with pytest.raises(Exception, match="badRecords: 'drop' is neither fail nor column"):
+    with pytest.raises(Exception, match="badRecords: 'drop' is neither fail nor column nor deadLetter"):
         read(spark, broker, topic=topic, badRecords="drop")
     own = spark.read.format("pulsar").option("service.url", broker.service_url).option("topic", topic)
     with pytest.raises(Exception, match="the query's own schema has no column '__badRecord'"):

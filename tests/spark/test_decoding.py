@@ -22,6 +22,8 @@ from pyspark.sql import types as t
 
 from tests.support.clients import RunningBroker
 
+from .test_sender import rows
+
 UUIDS = [UUID(int=number) for number in range(3)]
 
 
@@ -69,7 +71,8 @@ def test_bytes_in_json_are_base64_as_java_writes_them(broker: RunningBroker, cli
     producer.send(json.dumps({"data": None, "list": [None]}).encode())
     # The sink writes the same.
     columns = t.StructType([each for each in columns_of(schema, topic) if not each.name.startswith("__")])
-    producer.send(Encoder(columns, topic_given=True, schema=schema).content(full) or b"")
+    messages = Encoder(columns, topic_given=True, schema=schema).messages(rows(columns, tuple(full.values())))
+    producer.send(messages.column("value")[0].as_py())
     expected = full | {"map": [("k", data)]}
     nothing = {"data": None, "inner": None, "list": [None], "map": None}
     assert _rows(broker, topic, schema) == [expected, nothing, expected]

@@ -64,7 +64,7 @@ def compiling(tmp_path: Path) -> Path:
         "    made = directory / 'heliograph_spark' / 'made.so'\n"
         "    made.parent.mkdir()\n"
         "    made.write_bytes(b'compiled')\n"
-        "    return made\n"
+        "    return [made]\n"
     )
     return tmp_path / "pipeline"
 

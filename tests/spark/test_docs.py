@@ -14,8 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
 
 from .conftest import COMMAND
+from .kills.killed import end
 
 GUIDE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 
@@ -34,10 +36,40 @@ def test_the_example_of_the_guide_writes_reads_and_archives(
     assert sorted(map(tuple, archived.collect())) == [("k1", "one"), ("k2", "two")]
 
 
-def test_the_commands_of_the_guide_archive_a_topic_and_make_its_table(
+def guide_commands(jobs: str) -> list[str]:
+    """Return the commands of the guide for jobs, which a regular expression selects."""
+    return re.findall(rf"^heliograph-spark ((?:{jobs}) .*)$", GUIDE.read_text(), re.MULTILINE)
+
+
+def test_the_command_of_the_guide_follows_topics(broker: BrokerProcess, client: pulsar.Client, tmp_path: Path) -> None:
+    (command,) = [each for each in guide_commands("archive") if "--follow" in each]
+    given = {"HELIOGRAPH_SERVICE_URL": broker.service_url, "HELIOGRAPH_ADMIN_URL": broker.http_url}
+    job = subprocess.Popen(
+        [*COMMAND, *shlex.split(command)],
+        cwd=tmp_path,
+        env=os.environ | given,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        client.create_producer("orders-followed").send(b"order")
+        files = "archive/topic=*orders-followed/date=*/*.parquet"
+        eventually(lambda: list(tmp_path.glob(files)), within_s=240, what="the topic being archived")
+        job.terminate()
+        output, _ = job.communicate(timeout=240)
+    finally:
+        end(job)
+    assert job.returncode == 0
+    assert json.loads(output.splitlines()[-1])["rows"] >= 1
+
+
+def test_the_commands_of_the_guide_archive_a_topic_in_files_and_tables_and_make_its_last_values(
     broker: BrokerProcess, client: pulsar.Client, tmp_path: Path
 ) -> None:
-    commands = re.findall(r"^heliograph-spark ((?:archive|compact) .*)$", GUIDE.read_text(), re.MULTILINE)
+    (catalog,) = re.findall(r"```yaml\n(catalog:.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert "file:///srv/lake" in catalog
+    (tmp_path / ".pyiceberg.yaml").write_text(catalog.replace("file:///srv/lake", (tmp_path / "lake").as_uri()))
+    commands = [each for each in guide_commands("archive|maintain|compact") if "--follow" not in each]
     producer = client.create_producer("orders")
     for key in ("a", "b", "a"):
         producer.send(b"order", partition_key=key)
@@ -48,5 +80,5 @@ def test_the_commands_of_the_guide_archive_a_topic_and_make_its_table(
             [*COMMAND, *shlex.split(each)], cwd=tmp_path, env=os.environ | given, capture_output=True, timeout=500
         )
         assert done.returncode == 0, done.stderr.decode()[-3000:]
-        rows.append(json.loads(done.stdout.splitlines()[-1])["rows"])
-    assert rows == [3, 2]
+        rows.append(json.loads(done.stdout.splitlines()[-1]).get("rows"))
+    assert rows == [3, 3, None, 2]

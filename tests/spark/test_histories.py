@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.support.broker_process import BrokerProcess
 
 from .histories import history
 from .histories.defects import DEFECTS, put_back
+from .histories.heliograph_topic import HeliographTopic
 from .histories.queries import Batch, Stream, Undisturbed
 from .histories.topic import LEDGER, Topic
 
@@ -35,15 +37,15 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_message_is_read_once_or_missed_by_name(small: BrokerProcess, seed: int) -> None:
-    result = history.run(small, seed)
+    result = history.run(partial(HeliographTopic, small), seed)
     assert result.violation is None, "\n".join([*result.lines, f"scripts/reading-histories --seed {seed}"])
 
 
 @pytest.mark.parametrize("defect", FOUND)
 def test_a_defect_is_found_by_its_seed(small: BrokerProcess, defect: str) -> None:
     with put_back(defect):
-        assert history.run(small, FOUND[defect]).violation is not None
-    without = history.run(small, FOUND[defect])
+        assert history.run(partial(HeliographTopic, small), FOUND[defect]).violation is not None
+    without = history.run(partial(HeliographTopic, small), FOUND[defect])
     assert without.violation is None, "\n".join(without.lines)
 
 
@@ -63,7 +65,7 @@ def _nothing() -> None:
 
 @pytest.mark.parametrize("later", [0, 1])
 def test_the_compacted_view_is_read_with_what_is_stored_nowhere_else(small: BrokerProcess, later: int) -> None:
-    topic = Topic(small, 0, compacted=True)
+    topic = HeliographTopic(small, 0, compacted=True)
     (partition,) = topic.partitions.values()
     topic.publish(partition, ["k1", "k2"] * LEDGER)
     topic.compact()
@@ -77,7 +79,7 @@ def test_the_compacted_view_is_read_with_what_is_stored_nowhere_else(small: Brok
 
 
 def test_what_goes_after_the_plan_is_missed_by_a_task(small: BrokerProcess) -> None:
-    topic = Topic(small, 0, compacted=False)
+    topic = HeliographTopic(small, 0, compacted=False)
     (partition,) = topic.partitions.values()
     topic.publish(partition, ["k"] * 2)
     query = Stream(topic, _options(topic, startingOffsets="earliest"))
@@ -101,7 +103,7 @@ def test_what_goes_after_the_plan_is_missed_by_a_task(small: BrokerProcess) -> N
 def test_a_query_with_a_subscription_goes_on_when_its_topic_is_recreated(
     small: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = Topic(small, 2, compacted=False)
+    topic = HeliographTopic(small, 2, compacted=False)
     first, second = topic.partitions.values()
     topic.publish(first, ["k"] * LEDGER)
     topic.publish(second, ["k"] * LEDGER)
@@ -120,7 +122,7 @@ def test_a_query_with_a_subscription_goes_on_when_its_topic_is_recreated(
 def test_what_was_deleted_before_a_query_began_is_not_missed_without_the_ledgers(
     small: BrokerProcess, starting: str, most: int
 ) -> None:
-    topic = Topic(small, 0, compacted=False)
+    topic = HeliographTopic(small, 0, compacted=False)
     (partition,) = topic.partitions.values()
     topic.publish(partition, ["k"] * 2)
     topic.expire(partition, None, [])
@@ -136,7 +138,7 @@ def test_what_was_deleted_before_a_query_began_is_not_missed_without_the_ledgers
 
 
 def test_what_a_query_loses_of_its_first_ledger_is_missed_without_the_list_of_ledgers(small: BrokerProcess) -> None:
-    topic = Topic(small, 0, compacted=False)
+    topic = HeliographTopic(small, 0, compacted=False)
     (partition,) = topic.partitions.values()
     topic.publish(partition, ["k"])
     options = _options(topic, startingOffsets="earliest")

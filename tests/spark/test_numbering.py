@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pulsar
 import pytest
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.numbering import ROWS_PER_BATCH, UNUSED, Numbering
-from heliograph_spark.run.sink import Receipts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,33 +51,3 @@ def test_a_repetition_with_fewer_rows_than_are_stored_is_refused() -> None:
     of(1).check_repeat("t", 5, 5)
     with pytest.raises(PulsarSourceError, match=r"the broker has 5 rows of this micro-batch .* its repetition has 4"):
         of(1).check_repeat("t", 5, 4)
-
-
-def stored_as(entry: int) -> pulsar.MessageId:
-    return pulsar.MessageId(-1, 7, entry, -1)
-
-
-DROPPED = pulsar.MessageId(-1, -1, -1, -1)
-
-
-def test_a_message_that_is_dropped_though_none_was_stored_is_a_failure() -> None:
-    receipts = Receipts("t", of(0), 0)
-    receipts(pulsar.Result.Ok, DROPPED)
-    with pytest.raises(PulsarSourceError, match=r"choose another pulsar\.producer\.producerName"):
-        receipts.check()
-
-
-def test_dropped_messages_of_a_repetition_and_of_a_broken_connection_are_counted() -> None:
-    for stored, before in ((3, ()), (0, (stored_as(0),))):
-        receipts = Receipts("t", of(0), stored)
-        for each in (*before, DROPPED, DROPPED, stored_as(9)):
-            receipts(pulsar.Result.Ok, each)
-        receipts.check()
-        assert (receipts.dropped, receipts.taken) == (2, 1 + len(before))
-
-
-def test_a_message_that_was_not_taken_is_a_failure() -> None:
-    receipts = Receipts("t", None, 0)
-    receipts(pulsar.Result.Timeout, DROPPED)
-    with pytest.raises(PulsarSourceError, match=r"writing to t: the broker did not take a message: Result\.Timeout"):
-        receipts.check()

@@ -196,9 +196,9 @@ def program(broker: BrokerProcess, job: str, *arguments: str) -> subprocess.Pope
 
 
 def documented(job: str, **changed: str) -> list[str]:
-    """The arguments of the guide's command for a job, some of them with other values."""
-    (line,) = re.findall(rf"^heliograph-spark {job} (.*)$", GUIDE.read_text(), re.MULTILINE)
-    words = shlex.split(line)
+    """The arguments of the guide's command for a job that has these options, with other values of them."""
+    lines = map(shlex.split, re.findall(rf"^heliograph-spark {job} (.*)$", GUIDE.read_text(), re.MULTILINE))
+    (words,) = (line for line in lines if all(f"--{name}" in line for name in changed))
     for name, value in changed.items():
         words[words.index(f"--{name}") + 1] = value
     return words

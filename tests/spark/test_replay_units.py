@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import UTC, datetime, timedelta
 
 import pulsar
+import pyarrow as pa
 import pytest
 from heliograph_spark.jobs.plan.pacing import Pacer, Speed, shares
-from heliograph_spark.jobs.replay import message_of
+from heliograph_spark.jobs.replay_rows import encoded_rows
 from heliograph_spark.jobs.replay_task import UnderWay, epoch_of, sequence_of
 from heliograph_spark.plan.errors import OptionError, PulsarSourceError
 from heliograph_spark.plan.timestamps import parse_moment, write_moment
@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from tests.support.polling import eventually
+from .test_sender import rows
 
 
 class Clock:
@@ -129,39 +129,26 @@ def test_a_message_without_a_sequence_id_is_refused_before_anything_is_sent() ->
     encoder = Encoder(StructType().add("value", "string"), topic_given=True)
     beyond = pulsar.MessageId(-1, 7, 1 << 20, -1).serialize()
     row = {"value": "x", "__messageId": beyond, "__topic": "t", "__publishTime": 0, "__number": 0}
-    assert message_of(row, encoder, ["value"], 1, 1, numbered=False)["entry"] == 1 << 20
+    rows = pa.RecordBatch.from_pylist([row])
+    assert encoded_rows(rows, encoder, 1, 1, numbered=False).column("entry").to_pylist() == [1 << 20]
     with pytest.raises(PulsarSourceError, match="message 7:1048576:-1 cannot have a sequence id"):
-        message_of(row, encoder, ["value"], 1, 1, numbered=True)
+        encoded_rows(rows, encoder, 1, 1, numbered=True)
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_key_goes_on_with_another_producer_when_the_first_ones_messages_are_stored(stored: bool) -> None:
+def test_a_key_goes_on_with_another_producer_when_the_first_ones_messages_are_stored() -> None:
+    first, second = (0, "t", 0), (0, "t", 1)
     under_way = UnderWay()
-    under_way.begin("k", "first")
-    under_way.begin("k", "first")
-    under_way.begin("other", "second")
-    begun = threading.Event()
-
-    def go_on() -> None:
-        under_way.begin("k", "second")
-        begun.set()
-
-    waiting = threading.Thread(target=go_on, daemon=True)
-    waiting.start()
-    under_way.end("k", stored=True)
-    assert not begun.wait(0.2)
-    under_way.end("k", stored=stored)
-    eventually(begun.is_set, what="the key going on")
-    # The second producer sends its next message at once.
-    under_way.begin("k", "second")
-
-
-def test_a_failure_lets_no_key_wait() -> None:
-    under_way = UnderWay()
-    under_way.begin("k", "first")
-    under_way.begin("other", "first")
-    under_way.end("other", stored=False)
-    under_way.begin("k", "second")
+    under_way.begin("k", first)
+    under_way.begin("k", first)
+    under_way.begin("other", second)
+    assert under_way.with_another("k", second) == first
+    under_way.end("k")
+    assert under_way.with_another("k", second) == first
+    assert under_way.with_another("k", first) is None
+    under_way.end("k")
+    assert under_way.with_another("k", second) is None
+    under_way.begin("k", second)
+    assert under_way.with_another("k", first) == second
 
 
 @pytest.mark.parametrize(
@@ -195,8 +182,9 @@ def test_any_moment_is_read_as_it_was_written(at_ms: int) -> None:
 @given(st.integers(1, 253402300799999))
 def test_an_event_time_is_sent_to_the_millisecond(at_ms: int) -> None:
     columns = StructType().add("value", "string").add("__eventTime", "timestamp")
-    row = {"value": "x", "__eventTime": datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)}
-    assert Encoder(columns, topic_given=True).metadata(row) == {"event_timestamp": at_ms}
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
+    messages = Encoder(columns, topic_given=True).messages(rows(columns, ("x", at)))
+    assert messages.column("event_ms").to_pylist() == [at_ms]
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])

@@ -13,9 +13,7 @@ import fastavro
 import pulsar
 import pyarrow as pa
 import pytest
-from heliograph_spark.plan.connection import connected
 from heliograph_spark.plan.errors import SchemaError
-from heliograph_spark.run.encoding import Encoder
 from heliograph_spark.run.fitting import holds
 from heliograph_spark.run.primitives import PRIMITIVES
 from heliograph_spark.run.sink import Sender
@@ -47,9 +45,7 @@ def give_schema(broker: BrokerProcess, topic: str, kind: str, definition: Any = 
 
 
 def send(broker: BrokerProcess, topic: str, columns: t.StructType, *found: tuple[Any, ...]) -> None:
-    options = writing(broker, topic)
-    with connected(options.connection) as client:
-        sender = Sender(client, columns, options)
+    with Sender(columns, writing(broker, topic)) as sender:
         sender.send(rows(columns, *found))
         sender.finish()
 
@@ -172,18 +168,11 @@ def test_a_row_for_a_topic_of_its_own_is_written_with_that_topics_schema(
 ) -> None:
     give_schema(broker, f"{topic}-json", "JSON", RECORD)
     columns = t.StructType().add("__topic", "string").add("place", "string")
-    with connected(writing(broker, None).connection) as opened:
-        sender = Sender(opened, columns, writing(broker, None))
+    with Sender(columns, writing(broker, None)) as sender:
         sender.send(rows(columns, (f"{topic}-json", "Oslo"), (f"{topic}-new", "Kyoto")))
         sender.finish()
     assert stored(client, f"{topic}-json") == [b'{"place": "Oslo"}']
     assert stored(client, f"{topic}-new") == [b"\x02\x0aKyoto"]
-
-
-def test_a_key_that_is_not_utf_8_is_refused_in_hexadecimal() -> None:
-    columns = t.StructType().add("__key", "binary").add("value", "string")
-    with pytest.raises(SchemaError, match="column '__key': ff00 is not UTF-8"):
-        Encoder(columns, topic_given=True).metadata({"__key": b"\xff\x00", "value": "x"})
 
 
 MICROSECONDS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))

@@ -9,14 +9,16 @@ from typing import Any
 import pulsar
 import pyarrow as pa
 import pytest
+from heliograph_spark.encode.framing import Messages
 from heliograph_spark.jobs.replay_task import Resender
-from heliograph_spark.plan.connection import connected
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.numbering import Numbering
 from heliograph_spark.plan.options import WriteOptions, write_options
-from heliograph_spark.run.encoding import Encoder
 from heliograph_spark.run.producers import open_producer
 from heliograph_spark.run.sink import Sender
+from heliograph_spark.wire.brokers import shared
+from heliograph_spark.wire.producer import Producer
+from heliograph_spark.wire.window import Window
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -48,8 +50,7 @@ def rows(columns: StructType, *found: tuple[Any, ...]) -> pa.RecordBatch:
 
 def send(options: WriteOptions, numbering: Numbering | None, *values: bytes) -> None:
     """Send these as the rows of one task."""
-    with connected(options.connection) as client:
-        sender = Sender(client, VALUES, options, numbering=numbering)
+    with Sender(VALUES, options, numbering=numbering) as sender:
         sender.send(rows(VALUES, *((value,) for value in values)))
         sender.finish()
 
@@ -79,9 +80,9 @@ def test_the_rows_of_an_attempt_that_failed_are_stored_once_with_a_name_and_twic
     broker: BrokerProcess, client: pulsar.Client, name: str
 ) -> None:
     target = deduplicating(broker)
-    options, numbering = writing(broker, target), Numbering(name, 0) if name else None
-    with connected(options.connection) as lost:
-        attempt = Sender(lost, VALUES, options, numbering=numbering)
+    options = writing(broker, target, **{"pulsar.producer.batchingMaxMessages": "2"})
+    numbering = Numbering(name, 0) if name else None
+    with Sender(VALUES, options, numbering=numbering) as attempt:
         attempt.send(rows(VALUES, (b"1",), (b"2",)))
         eventually(lambda: len(stored(client, target)) == 2, what="the rows of the first attempt")
     send(options, numbering, b"1", b"2", b"3")
@@ -130,14 +131,16 @@ def test_a_topic_that_does_not_deduplicate_is_refused_where_the_broker_can_be_as
     send(replace(options, topic=deduplicating(broker)), of(0), b"1")
 
 
+def unopened(broker: BrokerProcess, topic: str, name: str) -> Producer:
+    return Producer(shared(writing(broker, topic).connection), topic, Window(), name=name)
+
+
 def test_a_producer_waits_for_its_name_and_says_so(
     broker: BrokerProcess, client: pulsar.Client, topic: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = client.create_producer(topic, producer_name="etl")
-    opened: list[pulsar.Producer] = []
-    options = writing(broker, topic)
-    nothing = pulsar.schema.BytesSchema()
-    waiting = threading.Thread(target=lambda: opened.append(open_producer(client, topic, nothing, options, "etl")))
+    opened: list[Producer] = []
+    waiting = threading.Thread(target=lambda: opened.append(open_producer(unopened(broker, topic, "etl"))))
     waiting.start()
     printed: list[str] = []
 
@@ -149,20 +152,20 @@ def test_a_producer_waits_for_its_name_and_says_so(
     assert not opened
     before.close()
     waiting.join(60)
-    assert [each.producer_name() for each in opened] == ["etl"]
+    assert [each.name for each in opened] == ["etl"]
+    opened[0].close()
 
 
 def test_a_replay_waits_for_the_names_of_the_one_before(
     broker: BrokerProcess, client: pulsar.Client, topic: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     options = writing(broker, topic, **{"pulsar.producer.producerName": "again"})
-    encoder = Encoder(VALUES, topic_given=True)
-    row = {"task": 0, "partition": 0, "source": "t", "ledger": 1, "entry": 0, "batch": -1}
-    row |= {"key": None, "event_ms": None, "properties": {}, "content": b"1"}
-    before = Resender(client, encoder, options, [topic], topic)
-    before.send(row)
-    after = Resender(client, encoder, options, [topic], topic)
-    sending = threading.Thread(target=after.send, args=(row | {"entry": 1, "content": b"2"},))
+    row = {"task": 0, "partition": 0, "source": "t", "ledger": 1, "key": None}
+    columns = {"value": pa.array([b"1", b"2"], pa.binary()), "sequence": pa.array([1, 2], pa.int64())}
+    messages = Messages(pa.RecordBatch.from_pydict(columns))
+    before, after = (Resender(None, options, [topic], topic) for _ in range(2))
+    before.send(row, messages, 0)
+    sending = threading.Thread(target=after.send, args=(row, messages, 1))
     sending.start()
     eventually(lambda: "waiting for the producer name again-" in capfd.readouterr().err, what="a word about the wait")
     assert before.finish() == 1
@@ -174,5 +177,5 @@ def test_a_replay_waits_for_the_names_of_the_one_before(
 def test_a_name_that_stays_in_use_is_refused_by_name(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     before = client.create_producer(topic, producer_name="etl")
     with pytest.raises(PulsarSourceError, match="the producer name etl has been in use for 1 s"):
-        open_producer(client, topic, pulsar.schema.BytesSchema(), writing(broker, topic), "etl", busy_for_s=1)
+        open_producer(unopened(broker, topic, "etl"), busy_for_s=1)
     before.close()

@@ -148,7 +148,7 @@ def test_a_topic_that_is_found_later_is_held_while_the_batch_that_begins_it_is_w
         query.stop()
 
 
-def test_a_topic_that_is_found_later_has_the_querys_schema_or_ends_it(
+def test_a_topic_that_is_found_later_has_the_schema_of_the_query_or_ends_it(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     publish(client, f"{topic}-a", [b"1"])

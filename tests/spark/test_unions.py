@@ -26,6 +26,7 @@ from tests.support.broker_process import BrokerProcess
 
 from .test_batch_read import read
 from .test_schema_write import give_schema
+from .test_sender import rows
 
 INNER = {"type": "record", "name": "Inner", "namespace": "of.tests", "fields": [{"name": "n", "type": "int"}]}
 COLOR = {"type": "enum", "name": "Color", "symbols": ["RED", "BLUE"]}
@@ -81,6 +82,13 @@ def of(at: int, members: int, value: Any) -> dict[str, Any]:
     return {f"member{each}": value if each == at else None for each in range(members)}
 
 
+def written_as(definition: Any, value: Any) -> bytes:
+    """Return the message that a row with this ``u`` becomes."""
+    encoder = Encoder(columns(definition), topic_given=True, schema=schema_of(definition))
+    content: bytes = encoder.messages(rows(columns(definition), (value,))).column("value")[0].as_py()
+    return content
+
+
 @given(st.data())
 def test_a_value_is_in_the_member_of_the_type_that_it_was_written_with(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(BRANCHES)), min_size=2, max_size=5, unique=True))
@@ -100,9 +108,7 @@ def test_a_value_is_in_the_member_of_the_type_that_it_was_written_with(data: st.
     member = of(at, len(names), value)
     expected = {"alone": member, "array": [member], "map": {"k": member}}[deep]
     assert decoded(definition, content, None) == [expected, None]
-    assert Encoder(columns(definition), topic_given=True, schema=schema_of(definition)).content({"u": expected}) == (
-        content
-    )
+    assert written_as(definition, expected) == content
 
 
 @pytest.mark.parametrize(
@@ -192,11 +198,10 @@ def test_a_field_that_an_older_version_lacks_has_its_default(kind: Any, default:
 
 def test_a_row_with_two_members_or_none_is_not_written() -> None:
     definition = record(["int", "string"])
-    encoder = Encoder(columns(definition), topic_given=True, schema=schema_of(definition))
-    assert encoder.content({"u": of(1, 2, "x")}) == encoded(definition, {"u": "x"})
+    assert written_as(definition, of(1, 2, "x")) == encoded(definition, {"u": "x"})
     for wrong in ({"member0": 5, "member1": "x"}, {"member0": None, "member1": None}, None):
         with pytest.raises(SchemaError, match="a row does not fit the schema"):
-            encoder.content({"u": wrong})
+            written_as(definition, wrong)
 
 
 def test_json_has_no_unions_of_several_types() -> None:

@@ -1,4 +1,7 @@
-"""Reads a topic without registering anything: ``unregistered_program.py SERVICE-URL TOPIC [REMOTE]`` prints JSON."""
+"""Reads and copies a topic without registering anything: ``unregistered_program.py SERVICE-URL TOPIC [REMOTE]``.
+
+It prints what it found as JSON, and keeps a checkpoint in the working directory.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,15 @@ def main() -> None:
         "view": [bytes(row.value).decode() for row in spark.sql("SELECT value FROM words").collect()],
         "frame": [bytes(row.value).decode() for row in frame.select("value").collect()],
     }
+    # The same message twice: copied by a batch, and by a stream.
+    copy = {"service.url": service_url, "topic": f"{topic}-copy"}
+    frame.select("value").write.format("pulsar").options(**copy).mode("append").save()
+    stream = spark.readStream.format("pulsar").option("service.url", service_url).option("topic", topic)
+    copied = stream.option("startingOffsets", "earliest").load().select("value").writeStream.format("pulsar")
+    copied = copied.options(**copy).option("checkpointLocation", "checkpoint").trigger(availableNow=True)
+    copied.start().awaitTermination()
+    written = spark.read.format("pulsar").options(**copy).load()
+    found["copied"] = [bytes(row.value).decode() for row in written.select("value").collect()]
     import heliograph_spark
 
     # Once more by name, as notebooks do that were written before.

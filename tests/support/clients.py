@@ -66,6 +66,13 @@ def publish_batch(client: pulsar.Client, topic: str, contents: Iterable[bytes]) 
     producer.close()
 
 
+def publish_record(client: pulsar.Client, topic: str, record: Any) -> None:
+    """Publish a record with the JSON schema of its class."""
+    producer = client.create_producer(topic, schema=pulsar.schema.JsonSchema(type(record)))
+    producer.send(record)
+    producer.close()
+
+
 def numbers(first: int, last: int) -> list[bytes]:
     """Return the texts of numbers, the last one included."""
     return [b"%d" % number for number in range(first, last + 1)]
@@ -123,6 +130,16 @@ def receive_or_none(consumer: pulsar.Consumer, timeout_ms: int) -> pulsar.Messag
         return None
 
 
+def read_messages(client: pulsar.Client, topic: str) -> list[pulsar.Message]:
+    """Return all messages of a topic."""
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(DEADLINE_MS))
+    reader.close()
+    return found
+
+
 def read_all(reader: pulsar.Reader) -> list[bytes]:
     """Read until the broker says that nothing is left."""
     found = []
@@ -148,6 +165,12 @@ def stats(broker: RunningBroker, local_name: str) -> dict[str, Any]:
 def backlog(broker: RunningBroker, local_name: str, subscription: str) -> int:
     """Return the backlog of a subscription in messages."""
     return int(stats(broker, local_name)["subscriptions"][subscription]["msgBacklog"])
+
+
+def create_namespace(broker: RunningBroker, name: str, compatibility: str) -> None:
+    """Create a namespace in public whose topics take schemas that are compatible in this way."""
+    rest(broker, "PUT", f"namespaces/public/{name}")
+    rest(broker, "PUT", f"namespaces/public/{name}/schemaCompatibilityStrategy", compatibility)
 
 
 def create_partitions(broker: RunningBroker, local_name: str, partitions: int) -> None:

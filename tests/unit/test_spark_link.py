@@ -28,7 +28,7 @@ class _Script:
         connected.connected.server_version = "a broker"
         self.pieces = [encode_command(connected)]
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, within_s: float) -> None:
         """Take what is sent."""
 
     def receive(self, within_s: float) -> bytes:
@@ -94,3 +94,11 @@ def test_a_frame_that_is_too_long_ends_the_connection_after_those_before_it() ->
 
     assert [bytes(data) for _, data in receiver.arrived] == [b"first"]
     assert link.lost
+
+
+def test_a_connection_on_which_sending_was_interrupted_is_of_no_more_use() -> None:
+    link, script = _link()
+    with mock.patch.object(script, "send", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        link.send(b"a part of this may have gone")
+    with pytest.raises(LinkLost, match="sending was interrupted"):
+        link.send(b"this would follow within the frame")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_spark.plan.connection import ask_admin
 from heliograph_spark.plan.errors import OptionError
 from heliograph_spark.plan.ledgers import Ledger, within
@@ -23,6 +24,7 @@ from heliograph_spark.plan.positions import (
     write_offsets,
 )
 from heliograph_spark.plan.ranges import Range, cut, within_bytes, within_entries
+from heliograph_spark.plan.sending import SendSettings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -243,7 +245,7 @@ def test_the_reads_of_the_scala_connectors_readme_are_understood(options: dict[s
 @pytest.mark.parametrize("topic", [{}, {"topic": "topic1"}])
 def test_the_writes_of_the_scala_connectors_readme_are_understood(topic: dict[str, str]) -> None:
     found = write_options({**URL, **topic, "pulsar.producer.blockIfQueueFull": "true"})
-    assert found.producer == {}
+    assert found.sending == SendSettings()
     assert found.topic == (full_name("topic1") if topic else None)
 
 
@@ -264,7 +266,7 @@ def test_settings_that_the_client_has_by_another_name_reach_it() -> None:
     reading = read_options({**TOPIC, "pulsar.reader.subscriptionRolePrefix": "spark"}, streaming=True)
     assert reading.reader == {"subscription_role_prefix": "spark"}
     writing = write_options({**TOPIC, "pulsar.producer.maxPendingMessagesAcrossPartitions": "9"})
-    assert writing.producer == {"max_pending_messages_across_partitions": 9}
+    assert writing.sending == SendSettings(max_pending_messages_across_partitions=9)
 
 
 @pytest.mark.parametrize(
@@ -307,10 +309,37 @@ def test_a_stream_has_no_end() -> None:
         read_options({**TOPIC, "endingTime": "5"}, streaming=True)
 
 
-def test_a_producer_name_takes_each_message_for_itself() -> None:
+def test_a_message_in_chunks_has_no_producer_name() -> None:
     assert write_options({**URL, "pulsar.producer.producerName": "p"}).producer_name == "p"
-    with pytest.raises(OptionError, match=r"batchingEnabled: cannot be combined with producerName"):
-        write_options({**URL, "pulsar.producer.producerName": "p", "pulsar.producer.batchingEnabled": "true"})
+    with pytest.raises(OptionError, match=r"chunkingEnabled: cannot be combined with producerName"):
+        write_options({**URL, "pulsar.producer.producerName": "p", "pulsar.producer.chunkingEnabled": "true"})
+
+
+def test_the_settings_of_a_producer_are_understood_by_javas_names() -> None:
+    given = {
+        "sendTimeoutMs": "1",
+        "maxPendingMessages": "2",
+        "batchingEnabled": "false",
+        "batchingMaxMessages": "3",
+        "batchingMaxBytes": "4",
+        "batchingMaxPublishDelayMicros": "5",
+        "chunkingEnabled": "true",
+        "compressionType": "zlib",
+    }
+    found = write_options({**URL, **{f"pulsar.producer.{name}": value for name, value in given.items()}})
+    assert found.sending == SendSettings(1, 2, None, False, 3, 4, 5, True, wire.ZLIB)
+    with pytest.raises(OptionError, match=r"compressionType: 'GZIP' is none of NONE, LZ4, ZLIB, ZSTD, SNAPPY"):
+        write_options({**URL, "pulsar.producer.compressionType": "GZIP"})
+
+
+@pytest.mark.parametrize(
+    ("one", "all_of_them", "most"), [(None, None, None), (5, None, 5), (None, 9, 3), (2, 9, 2), (5, 1, 1)]
+)
+def test_the_limit_of_pending_messages_is_the_lower_one(
+    one: int | None, all_of_them: int | None, most: int | None
+) -> None:
+    settings = SendSettings(max_pending_messages=one, max_pending_messages_across_partitions=all_of_them)
+    assert settings.pending_of_partition(3) == most
     with pytest.raises(OptionError, match="'startingOffsets' is not known here"):
         write_options({**TOPIC, "startingOffsets": "earliest"})
 

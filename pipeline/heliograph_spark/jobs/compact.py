@@ -215,6 +215,11 @@ def _clean_up(root: Directory, directory: Directory, encoded: str) -> int:
 
 def last_values(rows: DataFrame) -> DataFrame:
     """Return the last row of each key, from rows with the columns of messages, without the keys that it deletes."""
+    return last_messages(rows).where(has_value(rows))
+
+
+def last_messages(rows: DataFrame) -> DataFrame:
+    """Return the last row of each key, from rows with the columns of messages, also where it deletes its key."""
     columns = [name for name in rows.columns if name != DATE]
     message = f.struct(*[f.col(f"`{name}`") for name in columns])
     keyed = rows.where("__key IS NOT NULL").select(
@@ -224,11 +229,10 @@ def last_values(rows: DataFrame) -> DataFrame:
         f.max_by("message", "place").alias("message"), f.max("__publishTime").alias("published")
     )
     latest = f.struct("published", number_of(f.col("__topic")))
-    whole = each.groupBy("__key").agg(f.max_by("message", latest).alias("message")).select("message.*")
-    return whole.where(_has_value(rows))
+    return each.groupBy("__key").agg(f.max_by("message", latest).alias("message")).select("message.*")
 
 
-def _has_value(rows: DataFrame) -> Column:
+def has_value(rows: DataFrame) -> Column:
     """Whether a message is more than its key: a value that is not empty, or a record with a field that is not null.
 
     With a key-value schema the value counts.

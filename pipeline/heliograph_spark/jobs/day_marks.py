@@ -36,6 +36,11 @@ class Asked:
         return sorted(day for day in days if (end := day_end_ms(day)) is not None and end + grace_ms <= self.at_ms)
 
 
+def older_days(days: Iterable[str], at_ms: int) -> list[str]:
+    """Return those of the days (``YYYY-MM-DD``) that had ended at a time (ms since 1970), sorted."""
+    return sorted(day for day in days if (end := day_end_ms(day)) is not None and end <= at_ms)
+
+
 def day_end_ms(day: str) -> int | None:
     """Return when a day ends in UTC (ms since 1970); None for another text, or a year of more than four digits."""
     try:

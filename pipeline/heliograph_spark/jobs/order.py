@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 
 import pandas as pd
-import pulsar
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType
@@ -36,5 +35,5 @@ def _places(ids: pd.Series) -> pd.Series:
 
 
 def _place(message_id: bytes) -> bytes:
-    at = Position.of(pulsar.MessageId.deserialize(bytes(message_id)))
+    at = Position.of_id(bytes(message_id))
     return struct.pack(">QQI", at.ledger, at.entry, at.batch + 1)

@@ -5,7 +5,9 @@ cannot be read or a row that does not fit the topic ends the job while the topic
 
 What goes to one partition of the target is sent by one task, in one order: the partitions of the original topic are
 merged by their times. A key keeps its order, as :mod:`.order` says. The sequence ids of a run with a producer name go
-up with the positions in each original partition, so there the merge keeps the order of all positions.
+up with the positions in each original partition, so there the merge keeps the order of all positions. Those of a run
+with a checkpoint count the messages of each partition of the target, and a run after a killed one begins with the first
+message there that is not stored.
 """
 
 from __future__ import annotations
@@ -15,61 +17,34 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
 
-import pulsar
+import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from heliograph_spark.encode.framing import Messages
+from heliograph_spark.encode.messages import MESSAGE_COLUMNS
+from heliograph_spark.jobs.plan.begun_replay import Given
 from heliograph_spark.jobs.plan.pacing import Speed, shares
-from heliograph_spark.plan.connection import connected
 from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError, SchemaError
+from heliograph_spark.plan.numbering import UNUSED
 from heliograph_spark.plan.options import Connection, WriteOptions, full_name, write_options
-from heliograph_spark.plan.positions import Position
 from heliograph_spark.plan.timestamps import write_moment
 from heliograph_spark.plan.topics import deduplicates, is_there
 from heliograph_spark.run.archived import DATE, archived_topics, read_archive
-from heliograph_spark.run.encoding import Encoder
-from heliograph_spark.run.producers import java_hash
+from heliograph_spark.run.retention import removed_days
 from heliograph_spark.run.schemas import METADATA, TopicSchema, columns_of, schema_of_topic
 from heliograph_spark.run.session import Broker, progress
 from heliograph_spark.wire.brokers import shared
 
-from .order import number_of
-from .replay_task import Resender, sequence_of
+from .replay_checkpoint import ReplayCheckpoint
+from .replay_rows import Order, encoded, encoder_of, ordered, parts_of
+from .replay_task import Resender
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-#: Properties of a replayed message, beside its own, that identify the original.
-PUBLISHED = "replay.publishTime"
-MESSAGE_ID = "replay.messageId"
-TOPIC = "replay.topic"
-
-Order = Literal["publish", "event"]
-#: A column of the rows that no archive has: the number of the original partition.
-_NUMBER = "__number"
 #: From when the tasks are started until the first message goes, if the gaps are kept (s): the tasks begin together.
 _START_S = 2.0
-
-_ENCODED = t.StructType(
-    [
-        t.StructField("task", t.IntegerType()),
-        t.StructField("partition", t.IntegerType()),
-        t.StructField("source", t.StringType()),
-        t.StructField("number", t.IntegerType()),
-        t.StructField("ledger", t.LongType()),
-        t.StructField("entry", t.LongType()),
-        t.StructField("batch", t.IntegerType()),
-        t.StructField("published", t.LongType()),
-        t.StructField("key", t.StringType()),
-        t.StructField("event_ms", t.LongType()),
-        t.StructField("properties", t.MapType(t.StringType(), t.StringType())),
-        t.StructField("content", t.BinaryType()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +57,8 @@ class ReplayOptions:
     ``order`` is the time by which the original partitions are merged. With ``speed`` messages go out with the gaps that
     these times have, divided by it. ``rate`` is in messages a second, over all tasks. With ``producer_name`` messages
     that a run before this one has sent from the same ``from_ms`` on, by the same keys and properties, are not sent
-    twice, on a topic that deduplicates.
+    twice, on a topic that deduplicates. With ``checkpoint``, a directory, a run goes on where the one before it
+    stopped, on such a topic: only ``rate``, ``speed`` and the broker's options may be others then.
     """
 
     broker: Broker
@@ -94,6 +70,7 @@ class ReplayOptions:
     rate: float | None = None
     speed: float | None = None
     producer_name: str | None = None
+    checkpoint: str | None = None
     order: Order = "publish"
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -101,12 +78,16 @@ class ReplayOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """``rows`` were sent and received by the broker; ``schema`` is what they were written with, by Pulsar's name."""
+    """``rows`` were sent and received by the broker; ``schema`` is what they were written with, by Pulsar's name.
+
+    ``before`` is the number of messages that the runs before this one have sent, by the checkpoint.
+    """
 
     rows: int
     topic: str
     to: str
     schema: str | None
+    before: int = 0
     job: str = "replay"
     error: str | None = None
 
@@ -118,6 +99,60 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     their partition. An empty range is no failure. Raises :class:`JobError` or :class:`PulsarSourceError`.
     """
     source, target = full_name(options.topic), full_name(options.to)
+    _check_options(options)
+    checkpoint = _checkpoint(spark, options, source, target)
+    name = options.producer_name if checkpoint is None else checkpoint.producer
+    writing = write_options({"topic": target, **options.broker.source_options(pulsar_producer_producerName=name)})
+    rows = _archived(spark, options, source)
+    schema, columns = _written_as(writing.connection, source, target, rows.schema)
+    _check_target(writing, target, "--producer-name" if checkpoint is None else "--checkpoint")
+    partitions = shared(writing.connection).partition_names(target)
+    if checkpoint is not None:
+        checkpoint.check_target(target, partitions)
+    tasks = min(len(partitions), spark.sparkContext.defaultParallelism)
+    by_position = writing.producer_name is not None and checkpoint is None
+    lasts = None if checkpoint is None else checkpoint.lasts
+    messages = encoded(rows, columns, schema, len(partitions), tasks, by_position=by_position, lasts=lasts)
+    in_order = ordered(messages, tasks, options.order, by_position=by_position, by_turn=checkpoint is not None)
+    prepared = in_order.persist(StorageLevel.DISK_ONLY)
+    encoder = encoder_of(columns, schema)
+    try:
+        left, before = prepared, 0
+        if checkpoint is not None:
+            with Resender(encoder.schema(), writing, partitions) as resender:
+                stored = _stored(prepared, checkpoint, options.broker, resender, writing.connection, partitions)
+            left = prepared.where(f.col("sequence") > f.get(f.array(*map(f.lit, stored)), f.col("partition")))
+            before = sum(last + 1 for last in stored)
+        found = left.groupBy("task").agg(f.count("*"), f.min("at")).collect()
+        counts = {task: count for task, count, _ in found}
+        total = sum(counts.values())
+        if total == 0:
+            which = "of this selection" if _selection(options) else "in this range"
+            nothing = f"{options.path} has no messages of {source} {which}: nothing was sent"
+            progress(f"all {before} messages of {source} were sent to {target} before" if before else nothing)
+            return ReplayResult(0, source, target, None, before)
+        if checkpoint is None:
+            with Resender(encoder.schema(), writing, partitions) as resender:
+                resender.check()
+        more = f", after {before} that were sent before" if before else ""
+        progress(f"sending {total} messages of {source} to {target} in {len(counts)} tasks{more}")
+        rates = shares(options.rate, counts) if options.rate is not None else {}
+        # With other partitions of the target a key goes to another one, which knows nothing of what was sent of it. A
+        # message that another selection had left out would be below the last sequence id, and be dropped.
+        series = f"{source}|{options.from_ms}|{len(partitions)}{_selection(options)}" if by_position else None
+        speed = None
+        if options.speed is not None:
+            speed = Speed(options.speed, min(first for _, _, first in found), time.time() + _START_S)
+        sent = _sent(left, columns, schema, writing, partitions, series, rates, speed)
+    finally:
+        prepared.unpersist()
+    if sent != total:
+        raise PulsarSourceError(f"{sent} of {total} messages were sent to {target}")
+    return ReplayResult(sent, source, target, encoder.kind, before)
+
+
+def _check_options(options: ReplayOptions) -> None:
+    """Raise :class:`OptionError` for values that are not valid, by themselves or together."""
     if options.rate is not None and not options.rate > 0:
         raise OptionError(f"--rate: {options.rate} messages a second is no rate above zero")
     if options.speed is not None and not 0 < options.speed < math.inf:
@@ -127,43 +162,54 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     if options.order == "event" and options.producer_name is not None:
         raise OptionError(
             "--order event and --producer-name exclude each other: sequence ids go up with the positions, which event"
-            " times need not do"
+            " times need not do; --checkpoint has sequence ids for both orders"
         )
-    name = {"pulsar_producer_producerName": options.producer_name}
-    writing = write_options({"topic": target, **options.broker.source_options(**name)})
-    rows = _archived(spark, options, source)
-    schema, columns = _written_as(writing.connection, source, target, rows.schema)
-    _check_target(writing, target)
-    partitions = shared(writing.connection).partition_names(target)
-    tasks = min(len(partitions), spark.sparkContext.defaultParallelism)
-    numbered = writing.producer_name is not None
-    encoded = _encoded(rows, columns, schema, len(partitions), tasks, numbered=numbered)
-    prepared = _ordered(encoded, tasks, options.order, numbered).persist(StorageLevel.DISK_ONLY)
-    try:
-        found = prepared.groupBy("task").agg(f.count("*"), f.min("at")).collect()
-        counts = {task: count for task, count, _ in found}
-        total = sum(counts.values())
-        if total == 0:
-            which = "of this selection" if _selection(options) else "in this range"
-            progress(f"{options.path} has no messages of {source} {which}: nothing was sent")
-            return ReplayResult(0, source, target, None)
-        encoder = _encoder(columns, schema)
-        with connected(writing.connection) as client:
-            Resender(client, encoder, writing, partitions).check()
-        progress(f"sending {total} messages of {source} to {target} in {len(counts)} tasks")
-        rates = shares(options.rate, counts) if options.rate is not None else {}
-        # With other partitions of the target a key goes to another one, which knows nothing of what was sent of it. A
-        # message that another selection had left out would be below the last sequence id, and be dropped.
-        series = f"{source}|{options.from_ms}|{len(partitions)}{_selection(options)}"
-        speed = None
-        if options.speed is not None:
-            speed = Speed(options.speed, min(first for _, _, first in found), time.time() + _START_S)
-        sent = _sent(prepared, columns, schema, writing, partitions, series, rates, speed)
-    finally:
-        prepared.unpersist()
-    if sent != total:
-        raise PulsarSourceError(f"{sent} of {total} messages were sent to {target}")
-    return ReplayResult(sent, source, target, encoder.kind)
+    if options.checkpoint is not None and options.producer_name is not None:
+        raise OptionError("--checkpoint and --producer-name exclude each other: a checkpoint has a name of its own")
+    if options.checkpoint is not None and options.broker.admin_url is None:
+        raise OptionError("--checkpoint needs --admin-url, which tells whether the target deduplicates")
+
+
+def _checkpoint(spark: SparkSession, options: ReplayOptions, source: str, target: str) -> ReplayCheckpoint | None:
+    """Return the checkpoint asked for. Raises :class:`OptionError` if it was begun with other options."""
+    if options.checkpoint is None:
+        return None
+    return ReplayCheckpoint(spark, options.checkpoint, _given(options, source, target))
+
+
+def _given(options: ReplayOptions, source: str, target: str) -> Given:
+    """Return the options that decide on the messages and their order, the same values for the same messages."""
+    moments = {"--from": options.from_ms, "--until": options.until_ms}
+    return {
+        "--path": (options.path.rstrip("/") or "/",),
+        "--topic": (source,),
+        "--to": (target,),
+        "--order": (options.order,),
+        "--key": tuple(sorted(set(options.keys))),
+        "--property": tuple(f"{name}={value}" for name, value in sorted(options.properties.items())),
+        **{name: () if moment is None else (write_moment(moment),) for name, moment in moments.items()},
+    }
+
+
+def _stored(
+    prepared: DataFrame,
+    checkpoint: ReplayCheckpoint,
+    broker: Broker,
+    resender: Resender,
+    connection: Connection,
+    partitions: list[str],
+) -> list[int]:
+    """Return the last sequence id that each partition of the target has stored, -1 for none.
+
+    A first run that has something to send is recorded as begun.
+    """
+    parts = parts_of(prepared)
+    if checkpoint.begun is None and not parts:
+        return [UNUSED] * len(partitions)
+    last_ids = dict(zip(partitions, resender.last_sequences(), strict=True))
+    checkpoint.begin(parts, connection, partitions)
+    stored = checkpoint.stored(broker, connection, last_ids)
+    return [stored[partition] for partition in partitions]
 
 
 def _archived(spark: SparkSession, options: ReplayOptions, source: str) -> DataFrame:
@@ -171,6 +217,7 @@ def _archived(spark: SparkSession, options: ReplayOptions, source: str) -> DataF
     if source not in topics:
         raise JobError(f"{options.path}: {source} is not archived there; there are {', '.join(topics[:5])}")
     rows = read_archive(spark, options.path, source)
+    _name_removed(removed_days(spark, options.path, source), options, source)
     at = f.unix_millis("__publishTime")
     # The directory's day first: Spark leaves the other days' files alone.
     if options.from_ms is not None:
@@ -184,6 +231,22 @@ def _archived(spark: SparkSession, options: ReplayOptions, source: str) -> DataF
     for name, value in options.properties.items():
         rows = rows.where(f.try_element_at("__messageProperties", f.lit(name)) == value)
     return rows.drop(DATE)
+
+
+def _name_removed(days: list[str], options: ReplayOptions, source: str) -> None:
+    """Report the days in the range that the archive's retention removed. Raises :class:`JobError` if a time names one.
+
+    Days are compared as text, as the directories are.
+    """
+    first = "" if options.from_ms is None else write_moment(options.from_ms)[:10]
+    last = "9999" if options.until_ms is None else write_moment(options.until_ms - 1)[:10]
+    if not (found := [day for day in days if first <= day <= last]):
+        return
+    span = found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}, {len(found)} days"
+    text = f"{options.path}: complete days of {source} were removed by the archive's --keep: {span}"
+    if options.from_ms is not None:
+        raise JobError(f"{text}; a later --from, or none, sends what is there")
+    progress(f"{text}; what is there is sent")
 
 
 def _selection(options: ReplayOptions) -> str:
@@ -207,7 +270,7 @@ def _written_as(
     schema = schema_of_topic(brokers, target)
     if schema.kind not in ("NONE", "BYTES"):
         try:
-            _encoder(columns, schema)
+            encoder_of(columns, schema)
         except SchemaError as error:
             raise SchemaError(f"{target}: the archive of {source} does not fit its schema: {error}") from error
         return schema, columns
@@ -216,108 +279,16 @@ def _written_as(
         offered = {field.name: field.dataType for field in columns_of(schema, source).fields}
         if all(offered.get(field.name) == field.dataType for field in columns.fields):
             return schema, columns
-    _encoder(columns, None)
+    encoder_of(columns, None)
     return None, columns
 
 
-def _check_target(writing: WriteOptions, target: str) -> None:
+def _check_target(writing: WriteOptions, target: str, option: str) -> None:
     """Check that the topic deduplicates: only then the broker drops messages that are sent twice."""
     if writing.producer_name is None or writing.connection.admin_url is None:
         return
     if not deduplicates(writing.connection, target):
-        raise JobError(
-            f"{target} does not deduplicate, which --producer-name rests on: set it on the topic or leave it out"
-        )
-
-
-def _encoder(columns: t.StructType, schema: TopicSchema | None) -> Encoder:
-    return Encoder(columns, topic_given=True, schema=schema)
-
-
-def _encoded(
-    rows: DataFrame, columns: t.StructType, schema: TopicSchema | None, partitions: int, tasks: int, *, numbered: bool
-) -> DataFrame:
-    """Return the messages as they will be sent, each with the partition of the target and the task that sends it.
-
-    If they are ``numbered``, each one has to have a sequence id.
-    """
-
-    def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        encoder = _encoder(columns, schema)
-        names = columns.names
-        arrow = to_arrow_schema(_ENCODED)
-        for batch in batches:
-            rows = batch.to_pylist(maps_as_pydicts="lossy")
-            found = [message_of(row, encoder, names, partitions, tasks, numbered=numbered) for row in rows]
-            yield pa.RecordBatch.from_pylist(found, schema=arrow)
-
-    published = rows.withColumn(_NUMBER, number_of(f.col("__topic")))
-    published = published.withColumn("__publishTime", f.unix_millis("__publishTime"))
-    encoded: DataFrame = published.mapInArrow(encode, _ENCODED)
-    return encoded
-
-
-def _ordered(encoded: DataFrame, tasks: int, order: Order, by_position: bool) -> DataFrame:
-    """Return the messages of each task in the order in which it sends them, each with the time that orders it, ``at``.
-
-    It never goes back in a task.
-    """
-    positions = "ledger", "entry", "batch"
-    no_key = f.when(f.col("key").isNull(), f.col("source"))
-    before = Window.unboundedPreceding, Window.currentRow
-
-    def never_back(time: Column, within: tuple[Column | str, ...], along: tuple[str, ...]) -> Column:
-        return f.max(time).over(Window.partitionBy("task", *within).orderBy(*along).rowsBetween(*before))
-
-    in_tasks: DataFrame = encoded.repartitionById(tasks, f.col("task"))
-    within = ("source", "partition") if by_position else ("source", "key")
-    in_tasks = in_tasks.withColumn("published", never_back(f.col("published"), within, positions))
-    along = "published", "number", *positions
-    at = f.col("published")
-    if order == "event":
-        at = never_back(f.coalesce("event_ms", "published"), ("key", no_key), along)
-    return in_tasks.withColumn("at", at).sortWithinPartitions("at", *along)
-
-
-def message_of(
-    row: dict[str, Any], encoder: Encoder, names: list[str], partitions: int, tasks: int, *, numbered: bool
-) -> dict[str, Any]:
-    """Return an archived row as it will be sent, while nothing is sent yet.
-
-    Raises :class:`PulsarSourceError` if it does not fit the schema, or is to be ``numbered`` and its id has no number.
-    """
-    at = Position.of(pulsar.MessageId.deserialize(bytes(row["__messageId"])))
-    source = row["__topic"]
-    if numbered:
-        sequence_of(at.ledger, at.entry, at.batch)
-    sent = encoder.metadata(row)
-    key = sent.get("partition_key")
-    partition = (java_hash(key) if key else row[_NUMBER]) % partitions
-    own = {PUBLISHED: str(row["__publishTime"]), MESSAGE_ID: str(at), TOPIC: source}
-    try:
-        # A message without a value was read as columns without one.
-        content = None if all(row[name] is None for name in names) else encoder.content(row)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise SchemaError(
-            f"message {at} of {source} does not fit the schema it is to be written with: {error}"
-        ) from error
-    return {
-        "task": partition % tasks,
-        "partition": partition,
-        "source": source,
-        "number": row[_NUMBER],
-        "ledger": at.ledger,
-        "entry": at.entry,
-        "batch": at.batch,
-        "published": row["__publishTime"],
-        "key": key,
-        "event_ms": sent.get("event_timestamp"),
-        "properties": sent.get("properties", {}) | own,
-        "content": content,
-    }
+        raise JobError(f"{target} does not deduplicate, which {option} rests on: set it on the topic or leave it out")
 
 
 def _sent(
@@ -326,22 +297,26 @@ def _sent(
     schema: TopicSchema | None,
     writing: WriteOptions,
     partitions: list[str],
-    series: str,
+    series: str | None,
     rates: dict[int, float],
     speed: Speed | None,
 ) -> int:
     """Send all messages and return how many the broker has accepted."""
+    numbered = writing.producer_name is not None
+    names = [name for name in MESSAGE_COLUMNS if numbered or name != "sequence"]
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        with connected(writing.connection) as client:
-            resender = Resender(client, _encoder(columns, schema), writing, partitions, series, rates)
+        with Resender(encoder_of(columns, schema).schema(), writing, partitions, series, rates) as resender:
             for batch in batches:
-                for row in batch.to_pylist(maps_as_pydicts="lossy"):
+                messages = Messages(
+                    batch.select(names).cast(pa.schema([(name, MESSAGE_COLUMNS[name]) for name in names]))
+                )
+                for at, row in enumerate(
+                    batch.select(["task", "partition", "source", "ledger", "key", "at"]).to_pylist()
+                ):
                     if speed is not None:
-                        speed.wait(row["at"])
-                    resender.send(row)
+                        speed.wait(row["at"], sleep=resender.sleep)
+                    resender.send(row, messages, at)
             yield pa.RecordBatch.from_pydict({"sent": pa.array([resender.finish()], pa.int64())})
 
     return int(prepared.mapInArrow(send, "sent bigint").groupBy().sum("sent").collect()[0][0])

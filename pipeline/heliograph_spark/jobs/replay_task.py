@@ -1,5 +1,8 @@
 """Sends the messages of one task of a replay.
 
+With a checkpoint the sequence ids count the messages of each partition of the target, in the order in which they go
+there, under one name.
+
 With a producer name each message has a sequence id that follows from its place in the topic it was archived from, and
 goes out under a name that follows from its partition there, the beginning of the range and the number of partitions it
 is sent to. So a run after a killed one gives every message the same name and number, whatever the machine, and however
@@ -14,17 +17,23 @@ have several names waits until those of the one are stored before the next one g
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable, Hashable, Sequence
+import time
+from collections import deque
+from collections.abc import Hashable, Sequence
+from types import TracebackType
 from typing import Any
 
-import pulsar
+from heliograph_api.protocol import wire_pb2 as wire
 
+from heliograph_spark.encode.framing import Messages
 from heliograph_spark.jobs.plan.pacing import Pacer
-from heliograph_spark.plan.errors import PulsarSourceError, named
+from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.options import WriteOptions
-from heliograph_spark.run.encoding import Encoder
 from heliograph_spark.run.producers import open_producer
+from heliograph_spark.run.topic_writer import PartitionWriter
+from heliograph_spark.wire.brokers import shared
+from heliograph_spark.wire.producer import Producer, Received, ignore_receipt
+from heliograph_spark.wire.window import Window
 
 #: Split of the 63 bits of a sequence id; a broker rolls ledgers at 50,000 entries, a client batches 1,000.
 _ENTRY_BITS = 20
@@ -54,128 +63,169 @@ def sequence_of(ledger: int, entry: int, batch: int) -> int:
     return number << _ENTRY_BITS + _BATCH_BITS | entry << _BATCH_BITS | within
 
 
+#: What a producer is for: partition, source and epoch.
+_Which = tuple[int, str, int]
+
+
 class UnderWay:
     """The messages without a receipt, counted by what has an order and the producer that sends it."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._counts: dict[Hashable, tuple[Hashable, int]] = {}
-        self._failed = False
+        self._counts: dict[Hashable, tuple[_Which, int]] = {}
 
-    def begin(self, ordered: Hashable, producer: Hashable) -> None:
-        """Count a message, when those of the same order that another producer sends have their receipts.
+    def with_another(self, ordered: Hashable, producer: _Which) -> _Which | None:
+        """Return the producer, if it is another one, that has messages of this order without a receipt."""
+        other = self._counts.get(ordered, (producer, 0))[0]
+        return None if other == producer else other
 
-        Returns at once after a failure: there is nothing to keep in order any more.
-        """
-        with self._changed:
-            while not self._failed and self._counts.get(ordered, (producer, 0))[0] != producer:
-                self._changed.wait()
-            self._counts[ordered] = producer, self._counts.get(ordered, (producer, 0))[1] + 1
+    def begin(self, ordered: Hashable, producer: _Which) -> None:
+        """Count a message."""
+        self._counts[ordered] = producer, self._counts.get(ordered, (producer, 0))[1] + 1
 
-    def end(self, ordered: Hashable, *, stored: bool) -> None:
+    def end(self, ordered: Hashable) -> None:
         """Count a receipt."""
-        with self._changed:
-            producer, count = self._counts[ordered]
-            if count > 1:
-                self._counts[ordered] = producer, count - 1
-            else:
-                del self._counts[ordered]
-            self._failed = self._failed or not stored
-            self._changed.notify_all()
+        producer, count = self._counts[ordered]
+        if count > 1:
+            self._counts[ordered] = producer, count - 1
+        else:
+            del self._counts[ordered]
 
 
 class Resender:
-    """The producers of one task for the ``partitions`` of a topic.
+    """The producers of one task for the ``partitions`` of a topic, with the ``schema`` of what is sent.
 
-    ``series`` says what is sent, ``rates`` how fast each task may be.
+    ``series`` says what is sent, where sequence ids follow from the positions; where they count the messages of each
+    partition it is None. ``rates`` says how fast each task may be. Methods raise :class:`PulsarSourceError`, naming
+    the partition, if the broker does not take the messages.
     """
 
     def __init__(
         self,
-        client: pulsar.Client,
-        encoder: Encoder,
+        schema: wire.Schema | None,
         writing: WriteOptions,
         partitions: Sequence[str],
-        series: str = "",
+        series: str | None = None,
         rates: dict[int, float] | None = None,
     ) -> None:
-        self._client = client
-        self._encoder = encoder
+        self._schema = schema
         self._writing = writing
         self._partitions = partitions
-        self._series = hashlib.sha256(series.encode()).hexdigest()[:12]
+        self._series = None if series is None else hashlib.sha256(series.encode()).hexdigest()[:12]
         self._rates = rates or {}
         self._pacers: dict[int, Pacer] = {}
-        #: By partition, source and epoch.
-        self._producers: dict[tuple[int, str, int], pulsar.Producer] = {}
+        self._window = Window()
+        self._producers: list[Producer] = []
+        self._writers: dict[_Which, PartitionWriter] = {}
+        #: What each message without a receipt is ordered with, by producer, in the order in which they were sent.
+        self._orders: dict[_Which, deque[Hashable]] = {}
+        #: The producer that was used last, by the number of the partition.
+        self._last: dict[int, _Which] = {}
         self._under_way = UnderWay()
         self._sent = 0
-        self._failure: str | None = None
+        self._kept_s = writing.sending.batching_max_publish_delay_us / 1_000_000
+
+    def __enter__(self) -> Resender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for producer in self._producers:
+            producer.leave()
 
     def check(self) -> None:
         """Open a producer and close it. Raises :class:`PulsarSourceError` if the broker does not allow it."""
-        self._open(0, None).close()
+        self._open(0, "", ignore_receipt).close()
 
-    def send(self, row: dict[str, Any]) -> None:
-        """Hand one message to the client, when its turn has come."""
+    def last_sequences(self) -> list[int]:
+        """Return the last sequence id that the broker has of this producer's name in each partition, -1 for none.
+
+        Waits while a run before this one still has the name. Raises :class:`PulsarSourceError`.
+        """
+        found = []
+        for partition in range(len(self._partitions)):
+            producer = self._open(partition, self._writing.producer_name or "", ignore_receipt)
+            found.append(producer.last_sequence_id)
+            producer.close()
+        return found
+
+    def sleep(self, seconds: float) -> None:
+        """Let the broker have what was sent before this time passes."""
+        self._flush()
+        time.sleep(seconds)
+
+    def send(self, row: dict[str, Any], messages: Messages, at: int) -> None:
+        """Send row ``at`` of the messages, when its turn has come, or keep it for a batch for a moment.
+
+        ``row`` says which task, partition and source it is of, its ledger id, and its key.
+        """
         if row["task"] in self._rates:
             if row["task"] not in self._pacers:
-                self._pacers[row["task"]] = Pacer(self._rates[row["task"]])
+                self._pacers[row["task"]] = Pacer(self._rates[row["task"]], sleep=self.sleep)
             self._pacers[row["task"]].wait()
-        settings = {"partition_key": row["key"], "event_timestamp": row["event_ms"], "properties": row["properties"]}
-        which = row["partition"], "", 0
+        which: _Which = row["partition"], "", 0
         ordered: Hashable = None
-        if self._writing.producer_name is not None:
-            settings["sequence_id"] = sequence_of(row["ledger"], row["entry"], row["batch"])
+        if self._series is not None and self._writing.producer_name is not None:
             which = row["partition"], row["source"], epoch_of(row["ledger"])
             ordered = (row["source"],) if row["key"] is None else row["key"]
-        producer = self._producer(which)
-        if ordered is not None:
+            while (other := self._under_way.with_another(ordered, which)) is not None:
+                self._writers[other].flush()
+                self._window.wait()
             self._under_way.begin(ordered, which)
-        topic = self._partitions[row["partition"]]
-        with named(f"writing to {topic}"):
-            producer.send_async(row["content"], self._receipt_of(topic, ordered), **settings)
-        self._check_receipts()
+        if which not in self._writers:
+            self._writers[which] = self._opened(which)
+        # Those of one partition take turns: what was sent before comes before this.
+        if (before := self._last.get(which[0], which)) != which:
+            self._writers[before].flush()
+        self._last[which[0]] = which
+        self._orders[which].append(ordered)
+        self._writers[which].write(messages, at, at + 1)
+        self._flush(time.monotonic() - self._kept_s)
 
     def finish(self) -> int:
         """Wait for every receipt; how many messages were taken."""
-        for (partition, _, _), producer in self._producers.items():
-            with named(f"writing to {self._partitions[partition]}"):
-                producer.flush()
-                producer.close()
-        self._check_receipts()
+        self._flush()
+        self._window.flush()
+        for producer in self._producers:
+            producer.close()
         return self._sent
 
-    def _producer(self, which: tuple[int, str, int]) -> pulsar.Producer:
-        if which not in self._producers:
-            partition, source, epoch = which
-            name = None
-            if self._writing.producer_name is not None:
-                origin = hashlib.sha256(source.encode()).hexdigest()[:8]
-                name = f"{self._writing.producer_name}-{self._series}-{origin}"
-                if epoch:
-                    name += f"-{epoch}"
-            self._producers[which] = self._open(partition, name)
-        return self._producers[which]
+    def _flush(self, begun_before: float = float("inf")) -> None:
+        for writer in self._writers.values():
+            if writer.begun_at < begun_before:
+                writer.flush()
 
-    def _open(self, partition: int, name: str | None) -> pulsar.Producer:
-        # Each of several tasks has partitions of its own: a producer of the whole topic would be on all of them.
-        return open_producer(
-            self._client, self._partitions[partition], self._encoder.schema(), self._writing, name, partition
+    def _opened(self, which: _Which) -> PartitionWriter:
+        partition, source, epoch = which
+        name = self._writing.producer_name or ""
+        numbered = bool(name)
+        if numbered and self._series is not None:
+            origin = hashlib.sha256(source.encode()).hexdigest()[:8]
+            name += f"-{self._series}-{origin}"
+            if epoch:
+                name += f"-{epoch}"
+        orders: deque[Hashable] = deque()
+        self._orders[which] = orders
+
+        def received(messages: int, _dropped: bool) -> None:
+            self._sent += messages
+            for _ in range(messages):
+                if (ordered := orders.popleft()) is not None:
+                    self._under_way.end(ordered)
+
+        producer = self._open(partition, name, received)
+        pending = self._writing.sending.pending_of_partition(len(self._partitions))
+        return PartitionWriter(producer, self._writing.sending, pending, numbered=numbered)
+
+    def _open(self, partition: int, name: str, received: Received) -> Producer:
+        producer = Producer(
+            shared(self._writing.connection),
+            self._partitions[partition],
+            self._window,
+            name=name,
+            schema=self._schema,
+            receipt_within_s=self._writing.sending.send_timeout_ms / 1000,
+            received=received,
         )
-
-    def _receipt_of(self, topic: str, ordered: Hashable) -> Callable[[Any, Any], None]:
-        def receipt(result: Any, _message_id: Any) -> None:
-            stored = result == pulsar.Result.Ok
-            if stored:
-                self._sent += 1
-            elif self._failure is None:
-                self._failure = f"writing to {topic}: the broker did not take a message: {result}"
-            if ordered is not None:
-                self._under_way.end(ordered, stored=stored)
-
-        return receipt
-
-    def _check_receipts(self) -> None:
-        if self._failure is not None:
-            raise PulsarSourceError(self._failure)
+        self._producers.append(open_producer(producer))
+        return producer

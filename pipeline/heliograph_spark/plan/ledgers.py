@@ -4,7 +4,9 @@ The broker's list has the ledgers that are stored, in order. Pulsar deletes whol
 deletes the first entries of a ledger, too, and then names the first one left. A ledger that is gone says nothing of how
 many entries it had. So a position is kept with the number of entries that were added to the partition up to it, by the
 broker's own count: all that was added later must be stored. Heliograph never begins to count again, Pulsar does when it
-loads the topic; that shows, because then more is stored than was added.
+loads the topic, with a new ledger. That shows if more is stored than was added. A position that is not after the first
+entry that is counted is kept with the ledger of that entry, too: its count is not to be compared with one from another
+ledger.
 """
 
 from __future__ import annotations
@@ -55,11 +57,13 @@ class Loss:
 class Ledgers:
     """The stored ledgers of a partition, and how many entries were ever ``added``, by the broker's count.
 
-    ``added`` is None if it was taken while entries were being added, and so does not go with the ledgers.
+    ``added`` is None if it was taken while entries were being added, and so does not go with the ledgers. Where the
+    broker ``recounts``, it begins to count again whenever it loads the topic.
     """
 
     stored: tuple[Ledger, ...]
     added: int | None
+    recounts: bool = False
 
     def counted(self, position: Position) -> Position:
         """Return the position with the number of entries added up to it, if its ledger is stored.
@@ -68,13 +72,29 @@ class Ledgers:
         """
         if self.added is None or not any(ledger.id == position.ledger for ledger in self.stored):
             return position
-        return position.at_count(self.added - self.stored_after(position) - self._deleted_after(position))
+        return self._at_count(position, self.added - self.stored_after(position) - self._deleted_after(position))
 
     def counted_beginning(self, position: Position) -> Position:
         """Return the position where a query begins: what was deleted before is not the query's."""
         if self.added is None or any(ledger.id <= position.ledger for ledger in self.stored):
             return self.counted(position)
-        return position.at_count(self.added - sum(ledger.entries for ledger in self.stored))
+        return self._at_count(position, self.added - sum(ledger.entries for ledger in self.stored))
+
+    def _at_count(self, position: Position, count: int) -> Position:
+        return position.at_count(count, self._counted_since() if count <= 0 else None)
+
+    def _counted_since(self) -> int | None:
+        """Return the ledger with which the broker has begun to count, if it recounts and no ledger since is gone."""
+        if self.added is None or not self.recounts:
+            return None
+        count = self.added - sum(ledger.entries for ledger in self.stored)
+        if count > 0:
+            return None
+        for ledger in self.stored:
+            if count >= 0:
+                return ledger.id
+            count += ledger.entries
+        return None
 
     def stored_after(self, position: Position) -> int:
         """Return how many entries after the position are stored."""
@@ -105,7 +125,7 @@ class Ledgers:
         if not any(ledger.id <= start.ledger for ledger in self.stored):
             # Its ledger is gone, and later ones may be.
             counted = -1
-            if self.added is not None and start.added is not None:
+            if self.added is not None and start.added is not None and not self._counts_again(start):
                 counted = self.added - start.added - self.stored_after(start)
             # Below zero the broker has begun to count again.
             missing = counted if counted >= 0 else missing or None
@@ -114,6 +134,11 @@ class Ledgers:
         after = (each for each in self.stored if each.entries and (each.id, each.end) > (start.ledger, start.entry + 1))
         left = next(after, None)
         return Loss(start, None if left is None else Position(left.id, left.first), missing)
+
+    def _counts_again(self, position: Position) -> bool:
+        """Whether the broker has begun to count again since the position was counted, as far as the ledgers show it."""
+        now = self._counted_since()
+        return position.since is not None and now is not None and now != position.since
 
     def lost_up_to(self, start: Position, end: Position) -> int:
         """Return how many of the entries that :meth:`lost_after` finds are not after ``end``, as far as it is known.

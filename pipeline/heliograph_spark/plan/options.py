@@ -10,12 +10,14 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from .dead_letters import DeadLetterRule
 from .errors import OptionError
 from .other_connectors import instead_of
 from .positions import Edge, Position, parse_offsets, parse_times
+from .sending import SendSettings, compression
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ _READ = (
         "includeColumns",
         "includeHeaders",
         "badRecords",
+        "deadLetterTopic",
     ),
     *("waitingForNonExistedTopic", "acknowledgePredefinedSubscription", "pushDownFilters", "publishTimeSkewMs"),
 )
@@ -64,17 +67,17 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
-def _keeps_bad(text: str) -> bool:
-    if text.lower() not in ("fail", "column"):
-        raise ValueError("neither fail nor column")
-    return text.lower() == "column"
+def _bad_records(text: str) -> str:
+    if text.lower() not in ("fail", "column", "deadletter"):
+        raise ValueError("neither fail nor column nor deadLetter")
+    return text.lower()
 
 
 def _divided(by: int) -> Callable[[str], int]:
     return lambda text: max(1, -(-_positive(text) // by))
 
 
-#: An option that is passed to the client: Java's name of a setting, the Python client's, and how its value is read.
+#: A setting of Java's clients: its name there, its name here, and how its value is read.
 _PASSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "pulsar.client.authPluginClassName": ("auth_plugin", str),
     "pulsar.client.authParams": ("auth_params", str),
@@ -97,15 +100,15 @@ _PASSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "pulsar.reader.subscriptionRolePrefix": ("subscription_role_prefix", str),
     "pulsar.reader.readCompacted": ("is_read_compacted", _boolean),
     "pulsar.producer.producerName": ("producer_name", str),
-    "pulsar.producer.sendTimeoutMs": ("send_timeout_millis", _positive),
+    "pulsar.producer.sendTimeoutMs": ("send_timeout_ms", _positive),
     "pulsar.producer.maxPendingMessages": ("max_pending_messages", _positive),
     "pulsar.producer.maxPendingMessagesAcrossPartitions": ("max_pending_messages_across_partitions", _positive),
     "pulsar.producer.batchingEnabled": ("batching_enabled", _boolean),
     "pulsar.producer.batchingMaxMessages": ("batching_max_messages", _positive),
-    "pulsar.producer.batchingMaxBytes": ("batching_max_allowed_size_in_bytes", _positive),
-    "pulsar.producer.batchingMaxPublishDelayMicros": ("batching_max_publish_delay_ms", _divided(1000)),
+    "pulsar.producer.batchingMaxBytes": ("batching_max_bytes", _positive),
+    "pulsar.producer.batchingMaxPublishDelayMicros": ("batching_max_publish_delay_us", _positive),
     "pulsar.producer.chunkingEnabled": ("chunking_enabled", _boolean),
-    "pulsar.producer.compressionType": ("compression_type", str.upper),
+    "pulsar.producer.compressionType": ("compression", compression),
 }
 #: Settings of Java's client that queries of the Scala connector have and that change nothing here, with the reason.
 _WITHOUT_EFFECT = {
@@ -115,13 +118,13 @@ _WITHOUT_EFFECT = {
     "pulsar.client.useTcpNoDelay": "it is always on",
     "pulsar.reader.subscriptionName": "readers have their own subscriptions; predefinedSubscription is the durable one",
     "pulsar.producer.blockIfQueueFull": "a task always waits for its queue",
-    "pulsar.producer.autoUpdatePartitions": "the client looks for new partitions by itself",
+    "pulsar.producer.autoUpdatePartitions": "each task looks up the partitions when it begins",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The connection to the broker; ``client`` are the Python client's settings, ``admin`` those of the REST API."""
+    """The connection to the broker; ``client`` are the settings of the protocol's, ``admin`` those of the REST API."""
 
     service_url: str
     admin_url: str | None
@@ -166,6 +169,8 @@ class ReadOptions:
     headers: bool = False
     #: Whether what cannot be read becomes a column instead of ending the query.
     keeps_bad: bool = False
+    #: Where what cannot be read is published instead of ending the query; None if it is not.
+    dead_letters: DeadLetterRule | None = None
 
     @property
     def looks_for_loss(self) -> bool:
@@ -195,7 +200,7 @@ class WriteOptions:
     connection: Connection
     topic: str | None
     producer_name: str | None
-    producer: Mapping[str, Any]
+    sending: SendSettings = field(default_factory=SendSettings)
 
 
 class _Given:
@@ -238,7 +243,7 @@ class _Given:
             raise OptionError(f"{name}: {text!r} is {error}") from error
 
     def passed(self, kind: str) -> dict[str, Any]:
-        """Return the settings under ``pulsar.<kind>.``, by the Python client's names."""
+        """Return the settings under ``pulsar.<kind>.``, by their names here."""
         found = {}
         for name, (setting, convert) in _PASSED.items():
             if name.startswith(f"pulsar.{kind}.") and name in self._values:
@@ -327,6 +332,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if _has(ending, "earliest"):
         raise OptionError("endingOffsets: 'earliest' would read nothing")
     prefix = given.text("subscriptionPrefix")
+    bad_records = given.read("badRecords", _bad_records, "fail")
     return ReadOptions(
         connection=connection,
         topics=topics,
@@ -348,8 +354,20 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         skew_ms=given.read("publishTimeSkewMs", _milliseconds, 600_000),
         columns=given.read("includeColumns", _names, ()),
         headers=given.read("includeHeaders", _boolean, False),
-        keeps_bad=given.read("badRecords", _keeps_bad, False),
+        keeps_bad=bad_records == "column",
+        dead_letters=_dead_letters(given, publishes=bad_records == "deadletter"),
     )
+
+
+def _dead_letters(given: _Given, *, publishes: bool) -> DeadLetterRule | None:
+    topic, subscription = given.text("deadLetterTopic"), given.text("predefinedSubscription")
+    if not publishes:
+        if topic is not None:
+            raise OptionError("deadLetterTopic: needs badRecords=deadLetter")
+        return None
+    if topic is None and subscription is None:
+        raise OptionError("deadLetterTopic: is needed for badRecords=deadLetter without predefinedSubscription")
+    return DeadLetterRule(full_name(topic) if topic else None, subscription)
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -358,12 +376,12 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     topic = given.text("topic")
     producer = given.passed("producer")
     name = producer.pop("producer_name", None)
-    for setting, java in (("chunking_enabled", "chunkingEnabled"), ("batching_enabled", "batchingEnabled")):
-        if name and producer.get(setting):
-            raise OptionError(
-                f"pulsar.producer.{java}: cannot be combined with producerName, by which each message counts"
-            )
-    return WriteOptions(given.connection(), full_name(topic) if topic else None, name, producer)
+    if name and producer.get("chunking_enabled"):
+        raise OptionError(
+            "pulsar.producer.chunkingEnabled: cannot be combined with producerName, by which each message is stored"
+            " once: the first chunks of one that is sent again are stored again"
+        )
+    return WriteOptions(given.connection(), full_name(topic) if topic else None, name, SendSettings.of(producer))
 
 
 def _check_pattern(pattern: str) -> None:

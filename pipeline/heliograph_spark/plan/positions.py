@@ -13,15 +13,17 @@ from dataclasses import dataclass, field, replace
 from functools import total_ordering
 from typing import Any, Literal
 
-import _pulsar
+from google.protobuf.message import DecodeError
+from heliograph_api.protocol import wire_pb2 as wire
 
 from .errors import OptionError
 
 #: Offsets that can be given without a message id.
 Edge = Literal["earliest", "latest"]
 _TEXT = re.compile(r"(\d+):(-1|\d+)(?::(\d+))?")
-#: How an offset is kept: the position, the number of entries added up to it where that is known, and of those lost.
-_KEPT = re.compile(r"([^#~]+)(?:#(-?\d+))?(?:~(\d+))?")
+#: How an offset is kept: the position, the number of entries added up to it, the ledger from which these were counted,
+#: both where they are known, and the number of those lost.
+_KEPT = re.compile(r"([^#~]+)(?:#(-?\d+)(?:@(\d+))?)?(?:~(\d+))?")
 _LARGEST_ID = (1 << 63) - 1
 
 
@@ -31,14 +33,16 @@ class Position:
     """A message of one partition; ``batch`` is -1 for all messages of the entry. Ordered as the topic is.
 
     ``added`` is the number of entries added to the partition up to this one, by the broker's count, if that is known.
-    It is below zero before the entry from which the broker counts. ``lost`` is the number of entries before the
-    position that a query has not read, because they were deleted.
+    It is below zero before the entry from which the broker counts; ``since`` is the ledger of that entry, if it is
+    not before the position. ``lost`` is the number of entries before the position that a query has not read, because
+    they were deleted.
     """
 
     ledger: int
     entry: int
     batch: int = -1
     added: int | None = field(default=None, compare=False)
+    since: int | None = field(default=None, compare=False)
     lost: int = field(default=0, compare=False)
 
     def _key(self) -> tuple[int, int, float]:
@@ -64,13 +68,20 @@ class Position:
         return cls(int(found[1]), int(found[2]), int(found[3]) if found[3] else -1)
 
     @classmethod
-    def of(cls, message_id: Any) -> Position:
-        """Return the position of a message id of the client."""
-        return cls(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+    def of_id(cls, data: bytes) -> Position:
+        """Return the position of a message id, as clients write it as bytes. Raises :class:`ValueError`."""
+        found = wire.MessageIdData()
+        try:
+            found.ParseFromString(data)
+        except DecodeError as error:
+            raise ValueError(str(error)) from error
+        if not found.IsInitialized():
+            raise ValueError("they have no ledger or no entry")
+        return cls(_signed(found.ledgerId), _signed(found.entryId), found.batch_index)
 
-    def at_count(self, added: int) -> Position:
-        """Return the same position with the number of entries added up to it."""
-        return replace(self, added=added)
+    def at_count(self, added: int, since: int | None = None) -> Position:
+        """Return the same position with the number of entries added up to it, counted from the ledger ``since``."""
+        return replace(self, added=added, since=since)
 
     def with_lost(self, lost: int) -> Position:
         """Return the same position with the number of entries that a query lost up to it."""
@@ -81,6 +92,10 @@ class Position:
         if self.batch > 0:
             return Position(self.ledger, self.entry, self.batch - 1)
         return Position(self.ledger, self.entry - 1)
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number > _LARGEST_ID else number
 
 
 #: Nothing was read yet, whatever the first ledger is.
@@ -141,8 +156,8 @@ def _place_of(what: str, value: list[Any]) -> Edge | Position:
     try:
         if not value or not all(type(each) is int and -128 <= each <= 255 for each in value):
             raise ValueError("they are not bytes")
-        position = Position.of(_pulsar.MessageId.deserialize(bytes(each & 0xFF for each in value)))
-    except Exception as error:  # The client raises its own and the standard library's kinds, as the bytes fall.
+        position = Position.of_id(bytes(each & 0xFF for each in value))
+    except ValueError as error:
         raise OptionError(f"{what}: {value} are not the bytes of a message id: {error}") from error
     if position.ledger < 0:
         return "earliest"
@@ -171,7 +186,8 @@ def write_offsets(positions: Mapping[str, Position]) -> dict[str, str]:
 
 
 def _written(position: Position) -> str:
-    added = "" if position.added is None else f"#{position.added}"
+    since = "" if position.since is None else f"@{position.since}"
+    added = "" if position.added is None else f"#{position.added}{since}"
     lost = f"~{position.lost}" if position.lost else ""
     return f"{position}{added}{lost}"
 
@@ -184,5 +200,7 @@ def _kept(topic: str, value: object) -> Position:
         return BEGINNING if place == "earliest" else place
     if not isinstance(value, str) or (found := _KEPT.fullmatch(value)) is None:
         raise ValueError(f"{value!r} is no position")
-    position = Position.parse(found[1]).with_lost(int(found[3] or 0))
-    return position if found[2] is None else position.at_count(int(found[2]))
+    position = Position.parse(found[1]).with_lost(int(found[4] or 0))
+    if found[2] is None:
+        return position
+    return position.at_count(int(found[2]), None if found[3] is None else int(found[3]))

@@ -24,11 +24,18 @@ def topic_of(partition: str) -> str:
 def find_topics(options: ReadOptions) -> list[str]:
     """Return the whole names of the topics that the query reads, a partitioned one by the name of the whole, in order.
 
-    With ``admin.url`` a topic that is not there is refused; without it the client would create it. Raises
+    With ``admin.url`` a topic that is not there is refused; without it the client would create it. A pattern does not
+    find the dead-letter topics of the query. Raises :class:`OptionError` for one that is read by its name, and
     :class:`PulsarSourceError`, naming the topic.
     """
+    rule = options.dead_letters
     if options.pattern is not None:
-        return _matching(options.connection, options.pattern)
+        found = _matching(options.connection, options.pattern)
+        return [each for each in found if rule is None or not rule.takes(each)]
+    if rule is not None:
+        whole = list(map(topic_of, options.topics))
+        if both := sorted({rule.topic_for(each) for each in whole} & {*whole}):
+            raise OptionError(f"deadLetterTopic: {both[0]} is one of the topics that are read")
     if options.connection.admin_url is not None:
         for_each(options.topics, lambda topic: _check_is_there(options, topic))
     return list(options.topics)
@@ -93,13 +100,14 @@ def ledgers_of(connection: Connection, topic: str) -> Ledgers:
     listed = stats["ledgers"]
     found = [Ledger(each["ledgerId"], each["entries"], each["size"], each.get("firstEntry", 0)) for each in listed]
     added: int | None = stats["entriesAddedCounter"]
-    if any("firstEntry" not in each for each in listed):
+    recounts = any("firstEntry" not in each for each in listed)
+    if recounts:
         # Pulsar's: it has the ledger that is written to apart, and reads one number after the other.
         if found and found[-1].entries == 0:
             found[-1] = Ledger(found[-1].id, stats["currentLedgerEntries"], stats["currentLedgerSize"])
         if _internal_stats(connection, topic)["entriesAddedCounter"] != added:
             added = None
-    return Ledgers(tuple(found), added)
+    return Ledgers(tuple(found), added, recounts)
 
 
 def _internal_stats(connection: Connection, topic: str) -> Any:

@@ -5,7 +5,7 @@ day of the publish time; the last ``PATH/topic=<name>/_columns-<number>.json`` h
 together. Names that begin with an underscore or a dot are not data, for Spark as for pyarrow.
 
 The files of a batch come into their places one by one. ``_complete-<query>-<number>`` says of how many batches all are
-there; what is read here leaves out the files of later ones.
+there; what is read here leaves out the files of later ones. :mod:`.merges` says how files are replaced by larger ones.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from heliograph_spark.plan.errors import JobError, MissingFileError, SchemaError
 from heliograph_spark.plan.positions import Position, read_offsets, write_offsets
 
 from .files import Directory
+from .merges import Merges, consistently
 from .widening import widened_record
 
 TOPIC = "topic"
@@ -59,20 +60,41 @@ def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:
         raise JobError(f"{path}: {topic} is not archived there")
     # Before the files are listed: those of a batch that ends meanwhile may not all be among them.
     complete = _complete(Directory(spark, directory))
-    frame: DataFrame = spark.read.schema(StructType([*columns.fields]).add(DATE, "date")).parquet(directory)
+    listed = StructType([*columns.fields]).add(DATE, "date")
+
+    def rows(merged: Merges) -> DataFrame:
+        frame: DataFrame = spark.read.schema(listed).parquet(directory)
+        file = frame.metadataColumn("_metadata")["file_name"]
+        if merged.coming is not None:
+            frame = frame.where(~file.startswith(merged.coming))
+        return frame.where(~file.isin(sorted(merged.replaced))) if merged.replaced else frame
+
+    frame = consistently(Directory(spark, directory), rows)
     file = frame.metadataColumn("_metadata")["file_name"]
     for query, batches in complete.items():
         frame = frame.where(~(file.startswith(f"{query}-") & (file >= batch_name(query, batches))))
     return frame
 
 
-def archived_files(spark: SparkSession, path: str, topic: str) -> list[str]:
-    """Return the files of a topic that :func:`read_archive` reads, by their names below the topic's directory."""
+def name_below(topic: str) -> str:
+    """Return the name of a topic's directory below that of the archive."""
+    return topic_directory("", topic).removeprefix("/")
+
+
+def archived_files(spark: SparkSession, path: str, topic: str, day: str = "*") -> list[str]:
+    """Return the files of a topic that :func:`read_archive` reads, by their names below the topic's directory.
+
+    They are those of one day (``YYYY-MM-DD``), or of all.
+    """
     directory = Directory(spark, topic_directory(path, topic))
     later = {f"{query}-": batch_name(query, batches) for query, batches in _complete(directory).items()}
+
+    def files(merged: Merges) -> list[str]:
+        return [each for each in directory.matching(f"{DATE}={day}/*.parquet") if not merged.hides(each)]
+
     return [
         each
-        for each in directory.matching(f"{DATE}=*/*.parquet")
+        for each in consistently(directory, files)
         if not any(each.split("/")[1].startswith(query) and each.split("/")[1] >= name for query, name in later.items())
     ]
 
@@ -105,8 +127,7 @@ def mark_complete(directory: Directory, query: str, batches: int, ends: Mapping[
     if recorded is not None and recorded >= batches:
         return
     name = _marker(query, batches)
-    directory.write_text(f"{name}.unfinished", json.dumps(write_offsets(ends)))
-    directory.rename(f"{name}.unfinished", name)
+    directory.write_whole(name, json.dumps(write_offsets(ends)))
     if recorded is None:
         return
     # The one before stays: who lists the directory meanwhile may not see this one yet.

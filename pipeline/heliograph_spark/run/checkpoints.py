@@ -20,8 +20,16 @@ def query_id(checkpoint: Directory) -> str:
 
 def last_commit(checkpoint: Directory) -> int | None:
     """Return the number of the last micro-batch that is done; None before the first one."""
-    numbers = [int(name) for name in checkpoint.names("commits") if name.isdigit()]
-    return max(numbers, default=None)
+    return _last(checkpoint, "commits")
+
+
+def is_unfinished(checkpoint: Directory) -> bool:
+    """Whether the last micro-batch that was planned is not done."""
+    return _last(checkpoint, "offsets") != last_commit(checkpoint)
+
+
+def _last(checkpoint: Directory, log: str) -> int | None:
+    return max((int(name) for name in checkpoint.names(log) if name.isdigit()), default=None)
 
 
 def offsets_of(checkpoint: Directory, batch: int) -> dict[str, Position]:

@@ -17,12 +17,27 @@ from .archived import DATE, read_archive, topic_directory
 from .files import Directory
 
 MARK = "_SUCCESS"
+#: The UTC day of the publish time, whatever time zone the session has.
+UTC_DAY = "date_from_unix_date(CAST(unix_micros(__publishTime) div 86400000000 AS INT))"
+
+
+def mark_text(messages: int, up_to: Mapping[str, Position], stored_ms: int) -> str:
+    """Return the content of a mark: the day's messages, and the arguments of :func:`mark_days`."""
+    stored = datetime.fromtimestamp(stored_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    positions = {partition: str(position) for partition, position in sorted(up_to.items())}
+    return json.dumps({"messages": messages, "storedBefore": stored, "upTo": positions})
+
+
+def marked_days(directory: Directory) -> list[str]:
+    """Return the days of a topic's directory that are marked as complete, sorted."""
+    return [name.split("/")[0].partition("=")[2] for name in directory.matching(f"{DATE}=*/{MARK}")]
 
 
 def unmarked_days(directory: Directory) -> list[str]:
     """Return the days of a topic's directory that have no mark, sorted."""
-    marked = {name.split("/")[0] for name in directory.matching(f"{DATE}=*/{MARK}")}
-    return [name.partition("=")[2] for name in directory.matching(f"{DATE}=*") if name not in marked]
+    marked = set(marked_days(directory))
+    days = (name.partition("=")[2] for name in directory.matching(f"{DATE}=*"))
+    return [day for day in days if day not in marked]
 
 
 def mark_days(
@@ -39,15 +54,9 @@ def mark_days(
     rows = read_archive(spark, path, topic)
     counts = rows.where(rows[DATE].isin(wanted)).groupBy(DATE).count().collect()
     directory = Directory(spark, topic_directory(path, topic))
-    stored = datetime.fromtimestamp(stored_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    positions = {partition: str(position) for partition, position in sorted(up_to.items())}
     found = {row[DATE].isoformat(): int(row["count"]) for row in counts}
     for day, messages in sorted(found.items()):
-        name = f"{DATE}={day}/{MARK}"
-        text = json.dumps({"messages": messages, "storedBefore": stored, "upTo": positions})
-        # Under its name it is seen as a whole or not at all.
-        directory.write_text(f"{name}.unfinished", text)
-        directory.rename(f"{name}.unfinished", name)
+        directory.write_whole(f"{DATE}={day}/{MARK}", mark_text(messages, up_to, stored_ms))
     return dict(sorted(found.items()))
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from heliograph_spark.decode.columns import METADATA_COLUMNS, EntryColumns
@@ -22,6 +21,7 @@ from heliograph_spark.wire.brokers import Brokers
 
 from .primitives import PRIMITIVES
 from .schemas import METADATA, VALUE, TopicSchema, columns_of, read_schema
+from .spark_versions import arrow_schema
 
 _PARTITION = re.compile(r"-partition-(\d+)$")
 
@@ -50,7 +50,7 @@ def entry_columns(brokers: Brokers, topic: str, columns: StructType, schema: Top
     A message written with another version is read as Avro resolves the two: what is new is left out, what is missing is
     null or has its default.
     """
-    arrow = to_arrow_schema(columns, timezone="UTC")
+    arrow = arrow_schema(columns)
     fields = pa.schema([field for field in arrow if field.name not in (*METADATA_COLUMNS, BAD_RECORD)])
 
     def written(version: bytes) -> TopicSchema:

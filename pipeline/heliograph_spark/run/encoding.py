@@ -5,22 +5,24 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any
 
-import _pulsar
 import fastavro
-import pulsar
+import pyarrow as pa
+from heliograph_api.protocol import wire_pb2 as wire
 from pyspark.sql import types as t
 
 from heliograph_spark.decode.avro_unions import UnionsAsRecords
+from heliograph_spark.encode.columns import messages
+from heliograph_spark.encode.primitives import encoded
+from heliograph_spark.encode.records import record_encoder
 from heliograph_spark.plan.errors import SchemaError
-from heliograph_spark.plan.timestamps import since_1970
 
 from .fitting import holds, record_for
 from .primitives import PRIMITIVES
-from .schemas import METADATA, VALUE, TopicSchema
+from .schemas import METADATA, VALUE, TopicSchema, number_of_kind
+from .spark_versions import arrow_schema
 
 #: Columns that say something of a message; reading gives more, which only the broker or the producer can say.
 _WRITTEN: dict[str, tuple[type[t.DataType], ...]] = {
@@ -32,7 +34,7 @@ _WRITTEN: dict[str, tuple[type[t.DataType], ...]] = {
 }
 _NOT_WRITTEN = frozenset(METADATA.names) - _WRITTEN.keys()
 
-#: A value whose topic has no schema gets this one; the client cannot register those of booleans and times.
+#: A value whose topic has no schema gets this one.
 _REGISTERED = ("BYTES", "STRING", "INT8", "INT16", "INT32", "INT64", "FLOAT", "DOUBLE")
 _PRIMITIVES: dict[type[t.DataType], str] = {type(PRIMITIVES[kind].column): kind for kind in _REGISTERED}
 _AVRO: dict[type[t.DataType], Any] = {
@@ -76,17 +78,12 @@ def avro_definition(kind: t.DataType, name: str) -> Any:
     return _AVRO[type(kind)]
 
 
-class _Sent(pulsar.schema.Schema):
-    """A schema that the producer registers, for messages that are encoded already."""
+class UnfitRow(SchemaError):
+    """A row, by its number in its record batch, does not fit the schema."""
 
-    def __init__(self, kind: str, definition: Any) -> None:
-        super().__init__(bytes, getattr(_pulsar.SchemaType, kind), definition, kind)
-
-    def encode(self, data: bytes) -> bytes:
-        return data
-
-    def decode(self, data: bytes) -> bytes:
-        return data
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
 
 
 def _in_json(value: Any) -> Any:
@@ -96,8 +93,8 @@ def _in_json(value: Any) -> Any:
     raise TypeError(f"JSON has no type for {type(value).__name__}")
 
 
-def _plain(values: Sequence[t.StructField], schema: TopicSchema) -> Callable[[Any], bytes]:
-    """Return what encodes the column ``value`` for a topic of a primitive schema."""
+def _check_plain(values: Sequence[t.StructField], schema: TopicSchema) -> None:
+    """Raise :class:`SchemaError` if the columns are not one ``value`` as a topic's primitive schema has it."""
     primitive = PRIMITIVES.get(schema.kind)
     if primitive is None:
         raise SchemaError(f"the topic's schema is {schema.kind}, which cannot be written here")
@@ -110,7 +107,6 @@ def _plain(values: Sequence[t.StructField], schema: TopicSchema) -> Callable[[An
             f"column 'value' is {given.simpleString()}, and the topic's schema is {schema.kind}:"
             f" {primitive.column.simpleString()}"
         )
-    return primitive.encode
 
 
 class Encoder:
@@ -137,19 +133,18 @@ class Encoder:
             given = "both" if topic_given else "neither"
             raise SchemaError(f"{given} of the option topic and the column '__topic' is given; give exactly one")
         self._names = [field.name for field in values]
-        self._written = [field.name for field in columns.fields if field.name in _WRITTEN]
-        self._plain: Callable[[Any], bytes] | None = None
+        self._written = [name for name in columns.names if name in _WRITTEN and name != "__topic"]
         self._definition: Any = None
+        self._schema = schema
         kind = values[0].dataType
         if schema is not None and schema.in_avro:
             self._kind = schema.kind
             self._definition = record_for(values, schema)
         elif schema is not None:
             self._kind = schema.kind
-            self._plain = _plain(values, schema)
+            _check_plain(values, schema)
         elif self._names == [VALUE] and type(kind) in _PRIMITIVES:
             self._kind = _PRIMITIVES[type(kind)]
-            self._plain = PRIMITIVES[self._kind].encode
         else:
             self._kind = "AVRO"
             self._definition = avro_definition(t.StructType(values), "row")
@@ -158,28 +153,56 @@ class Encoder:
             if self._kind == "AVRO":
                 definition = UnionsAsRecords(definition).definition
             self._parsed = fastavro.parse_schema(definition)
+            arrow = arrow_schema(t.StructType(values))
+            self._records = record_encoder(definition, arrow, in_json=self._kind == "JSON")
 
     @property
     def kind(self) -> str:
         """The type of the schema that is written, by Pulsar's name."""
         return self._kind
 
-    def schema(self) -> pulsar.schema.Schema:
-        """Return the schema that the producer registers with the topic; bytes are sent without any.
+    def schema(self) -> wire.Schema | None:
+        """Return the schema that the producer registers with the topic; None for bytes, which are sent without any."""
+        if self._kind in ("NONE", "BYTES"):
+            return None
+        text = ""
+        if self._definition is not None:
+            # The topic's own as it is: another text for the same would be another version.
+            own = self._schema.definition if self._schema is not None else None
+            text = own or json.dumps(self._definition, indent=True)
+        return wire.Schema(name=self._kind, type=number_of_kind(self._kind), schema_data=text.encode())
 
-        So are values of a kind that the client does not know.
+    def messages(self, rows: pa.RecordBatch, *, null_records: bool = False) -> pa.RecordBatch:
+        """Return the rows as messages: columns of :data:`~heliograph_spark.encode.messages.MESSAGE_COLUMNS`.
+
+        With ``null_records`` a record whose columns are all null is a message without a value. Raises
+        :class:`SchemaError`, naming the column, for rows that do not fit; where one row is known, :class:`UnfitRow`.
         """
-        known = self._definition is not None or self._kind in _REGISTERED[1:]
-        return _Sent(self._kind, self._definition) if known else pulsar.schema.BytesSchema()
+        return messages(
+            self._values(rows, null_records=null_records), {name: rows.column(name) for name in self._written}
+        )
 
-    def content(self, row: dict[str, Any]) -> bytes | None:
-        """Return the message itself; None for a ``value`` that is null, which is a message without one.
+    def _values(self, rows: pa.RecordBatch, *, null_records: bool) -> pa.Array:
+        if self._definition is None:
+            column = rows.column(VALUE)
+            try:
+                found = encoded(self._kind, column)
+            except ValueError as error:
+                raise SchemaError(f"column 'value': {error}") from error
+            if found is not None:
+                return found
+            encode = PRIMITIVES[self._kind].encode
+            return pa.array([None if each is None else encode(each) for each in column.to_pylist()], pa.binary())
+        if self._records is not None and not null_records and (found := self._records.values(rows)) is not None:
+            return found
+        records = rows.select(self._names).to_pylist(maps_as_pydicts="lossy")
+        contents = [
+            None if null_records and all(each is None for each in record.values()) else self._content(row, record)
+            for row, record in enumerate(records)
+        ]
+        return pa.array(contents, pa.binary())
 
-        Raises :class:`SchemaError`, naming the field, for a row that does not fit.
-        """
-        if self._plain is not None:
-            return None if row[VALUE] is None else self._plain(row[VALUE])
-        record = {name: row[name] for name in self._names}
+    def _content(self, row: int, record: dict[str, Any]) -> bytes:
         try:
             if self._kind == "JSON":
                 fastavro.validate(record, self._parsed)
@@ -188,7 +211,7 @@ class Encoder:
             fastavro.schemaless_writer(buffer, self._parsed, record)
             return buffer.getvalue()
         except (fastavro.validation.ValidationError, *_UNFIT) as error:
-            raise SchemaError(f"a row does not fit the schema: {self._unfit(record) or error}") from error
+            raise UnfitRow(row, f"a row does not fit the schema: {self._unfit(record) or error}") from error
 
     def _unfit(self, record: dict[str, Any]) -> str:
         """Return which fields of the record do not fit, and why; empty if that cannot be found."""
@@ -197,24 +220,3 @@ class Encoder:
         except fastavro.validation.ValidationError as error:
             return "; ".join(str(each) for each in error.errors)
         return ""
-
-    def metadata(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of the client's ``send`` beside the content.
-
-        Raises :class:`SchemaError` for a key that it cannot send.
-        """
-        found: dict[str, Any] = {}
-        event_time, properties = (row.get(each) for each in ("__eventTime", "__messageProperties"))
-        for column, argument in (("__key", "partition_key"), ("__orderingKey", "ordering_key")):
-            key = row.get(column)
-            if key is None:
-                continue
-            try:
-                found[argument] = key.decode() if isinstance(key, bytes) else key
-            except UnicodeDecodeError as error:
-                raise SchemaError(f"column {column!r}: {key.hex()} is not UTF-8, as the client's keys are") from error
-        if isinstance(event_time, datetime):
-            found["event_timestamp"] = since_1970(event_time)
-        if properties:
-            found["properties"] = {name: value or "" for name, value in dict(properties).items()}
-        return found

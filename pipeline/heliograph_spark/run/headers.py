@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from heliograph_spark.plan.options import ReadOptions
 
 from .schemas import HEADERS, METADATA
+from .spark_versions import arrow_schema
 
 _PROPERTIES = METADATA["__messageProperties"]
 
@@ -31,7 +31,7 @@ def with_headers(
     if not _asked(columns, options):
         yield from batches
         return
-    schema = to_arrow_schema(columns, timezone="UTC")
+    schema = arrow_schema(columns)
     kind = schema.field(HEADERS.name).type
     for batch in batches:
         listed = batch.column(_PROPERTIES.name).cast(kind)

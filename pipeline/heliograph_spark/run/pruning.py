@@ -10,22 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-    StringContains,
-    StringEndsWith,
-    StringStartsWith,
-)
+from pyspark.sql import datasource
 
 from heliograph_spark.plan.timestamps import since_1970
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 TOPIC, PUBLISH_TIME = ("__topic",), ("__publishTime",)
 
@@ -56,26 +48,26 @@ class Pruning:
 
     def _add_name(self, each: Filter) -> None:
         match each:
-            case EqualTo(value=name) | EqualNullSafe(value=name):
+            case datasource.EqualTo(value=name) | datasource.EqualNullSafe(value=name):
                 self._names.append(lambda topic: topic == name)
-            case In(value=names):
+            case datasource.In(value=names):
                 self._names.append(lambda topic: topic in names)
-            case StringStartsWith(value=part):
+            case datasource.StringStartsWith(value=part):
                 self._names.append(lambda topic: topic.startswith(part))
-            case StringEndsWith(value=part):
+            case datasource.StringEndsWith(value=part):
                 self._names.append(lambda topic: topic.endswith(part))
-            case StringContains(value=part):
+            case datasource.StringContains(value=part):
                 self._names.append(lambda topic: part in topic)
 
     def _add_time(self, each: Filter) -> None:
         match each:
-            case EqualTo(value=datetime() as at):
+            case datasource.EqualTo(value=datetime() as at):
                 self._bound(at, at)
-            case In(value=times) if times and all(isinstance(at, datetime) for at in times):
+            case datasource.In(value=times) if times and all(isinstance(at, datetime) for at in times):
                 self._bound(min(times), max(times))
-            case GreaterThan(value=datetime() as at) | GreaterThanOrEqual(value=datetime() as at):
+            case datasource.GreaterThan(value=datetime() as at) | datasource.GreaterThanOrEqual(value=datetime() as at):
                 self._bound(at, None)
-            case LessThan(value=datetime() as at) | LessThanOrEqual(value=datetime() as at):
+            case datasource.LessThan(value=datetime() as at) | datasource.LessThanOrEqual(value=datetime() as at):
                 self._bound(None, at)
 
     def _bound(self, earliest: datetime | None, latest: datetime | None) -> None:

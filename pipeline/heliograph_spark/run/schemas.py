@@ -46,7 +46,7 @@ _FURTHER = [
 #: All columns that say something of a message and are no part of it.
 METADATA = t.StructType([*_USUAL, *_FURTHER])
 #: The bytes that cannot be read and why, of a query that is not to end there; null for all other messages.
-_BAD_RECORD = t.StructField(
+BAD_RECORD_FIELD = t.StructField(
     BAD_RECORD, t.StructType([t.StructField("value", t.BinaryType()), t.StructField("reason", t.StringType())])
 )
 #: The properties once more, in the shape of Kafka's headers, of a query that asks for it; null for no properties.
@@ -101,6 +101,11 @@ class TopicSchema:
         return self.kind in ("AVRO", "JSON")
 
 
+def _kind(number: wire.Schema.Type.ValueType) -> str:
+    return UNNAMED.get(number) or _WORD.sub("_", wire.Schema.Type.Name(number)).upper()
+
+
+_NUMBERS = {_kind(number): number for number in wire.Schema.Type.values()}
 RAW = TopicSchema("BYTES")
 _NO_SCHEMA = ("NONE", "BYTES")
 
@@ -111,9 +116,14 @@ def schema_of_topic(brokers: Brokers, topic: str) -> TopicSchema:
     return RAW if found is None else read_schema(found.schema, topic)
 
 
+def number_of_kind(kind: str) -> wire.Schema.Type.ValueType:
+    """Return the number in the protocol of a type of schema, by Pulsar's name."""
+    return _NUMBERS[kind]
+
+
 def read_schema(stored: wire.Schema, topic: str) -> TopicSchema:
     """Return a schema as the protocol has it. Raises :class:`SchemaError`, naming the topic."""
-    kind = UNNAMED.get(stored.type) or _WORD.sub("_", wire.Schema.Type.Name(stored.type)).upper()
+    kind = _kind(stored.type)
     try:
         return _schema_of(kind, stored.schema_data, {each.key: each.value for each in stored.properties})
     except ValueError as error:
@@ -210,7 +220,7 @@ def columns_of(
     usual = [field.name for field in _USUAL]
     asked = [METADATA[name] for name in further if name not in usual]
     return t.StructType(
-        [*values, *_USUAL, *asked, *([HEADERS] if headers else []), *([_BAD_RECORD] if keeps_bad else [])]
+        [*values, *_USUAL, *asked, *([HEADERS] if headers else []), *([BAD_RECORD_FIELD] if keeps_bad else [])]
     )
 
 
@@ -223,7 +233,7 @@ def _content(schema: TopicSchema, topic: str) -> t.DataType:
         return record
     if schema.kind == "PROTOBUF_NATIVE" and schema.definition is not None:
         try:
-            return from_arrow_schema(message_columns(message_type(schema.definition)))
+            return from_arrow_schema(message_columns(message_type(schema.definition)), prefer_timestamp_ntz=True)
         except ProtobufSchemaError as error:
             raise SchemaError(f"the schema of {topic} has no columns here: {error}; {_RAW_HINT}") from error
     if schema.kind in PRIMITIVES:

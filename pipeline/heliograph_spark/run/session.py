@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -110,6 +110,19 @@ def reason(error: BaseException) -> str:
         text = ours[-1] if ours else text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def reason_of(what: str, error: BaseException) -> str:
+    """Return the reason in one line that names ``what`` it is about."""
+    found = reason(error)
+    return found if what in found else f"{what}: {found}"
+
+
+def first_of(failed: Sequence[str], of: str) -> str | None:
+    """Return the first failure and how many more there are ``of`` what was worked on; None if nothing failed."""
+    if not failed:
+        return None
+    return failed[0] if len(failed) == 1 else f"{failed[0]} (and {len(failed) - 1} more of {of})"
 
 
 def run_job(

@@ -2,131 +2,177 @@
 
 With ``pulsar.producer.producerName`` each of Spark's partitions sends under a name of its own, and the sequence id of
 a message is its place in the micro-batch. A batch that is repeated after a crash sends the same ids again, and the
-broker drops those it has. That rests on three things: a repeated batch has the same rows in the same order, a message
-always goes to the same partition of the topic, and each message is one of the broker's entries (it drops or keeps a
-batch of messages whole).
+broker drops those it has. That rests on two things: a repeated batch has the same rows in the same order, and a message
+always goes to the same partition of the topic. Which messages share one of the broker's entries may be different each
+time: up to the last id that the broker has had, each is an entry of its own.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
 
-import pulsar
+import pyarrow as pa
+from heliograph_api.protocol import wire_pb2 as wire
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructType
 
-from heliograph_spark.plan.connection import connected
-from heliograph_spark.plan.errors import PulsarSourceError, SchemaError, named
+from heliograph_spark.plan.errors import PulsarSourceError, SchemaError
 from heliograph_spark.plan.numbering import UNUSED, Numbering
 from heliograph_spark.plan.options import WriteOptions, full_name
 from heliograph_spark.plan.topics import deduplicates
 from heliograph_spark.wire.brokers import shared
+from heliograph_spark.wire.producer import Producer, Received, ignore_receipt
+from heliograph_spark.wire.window import Window
 
 from .encoding import Encoder
 from .producers import open_producer
 from .schemas import VALUE, TopicSchema, field_types, schema_of_topic
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from .spark_versions import DataSourceStreamArrowWriter
+from .topic_writer import TopicWriter, grouped
 
 #: Under these names Spark tells a task which query and which micro-batch it is part of.
-_QUERY_ID = "sql.streaming.queryId"
+QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
+#: The most bytes of batches that wait for more rows, of all topics of a task.
+_MOST_BUFFERED_BYTES = 32 << 20
+_SEQUENCES = "sequence"
 
 
-class Receipts:
-    """Looks at every receipt of one producer; ``stored`` messages of the batch were in the topic before it began."""
+class Target:
+    """A topic to which a task sends rows, and what its producers report of it."""
 
-    def __init__(self, topic: str, numbering: Numbering | None, stored: int) -> None:
-        self.stored = stored
+    def __init__(self, sender: Sender, topic: str) -> None:
+        self.topic = topic
+        self.encoder = sender.encoder(topic)
+        #: The messages that the broker has stored, and those that it had before.
         self.taken = 0
         self.dropped = 0
-        self._topic = topic
-        self._numbering = numbering
-        self._failure: str | None = None
+        #: How many rows of the micro-batch the broker had when the task began.
+        self.stored = 0
+        self._sender = sender
+        self._schema = self.encoder.schema()
+        partitions = sender.brokers.partition_names(topic, create=True)
+        numbered = sender.numbering is not None
+        own = sender.task if numbered else None
+        self.writer = TopicWriter(partitions, sender.settings, self._opened, own=own, numbered=numbered)
 
-    def __call__(self, result: Any, message_id: Any) -> None:
-        if result != pulsar.Result.Ok:
-            self._failure = self._failure or f"the broker did not take a message: {result}"
-        elif message_id.ledger_id() >= 0:
-            self.taken += 1
+    def send(self, rows: pa.RecordBatch, sequences: pa.Array | None) -> None:
+        """Send rows, with these sequence ids."""
+        try:
+            messages = self.encoder.messages(rows)
+        except SchemaError as error:
+            raise SchemaError(f"writing to {self.topic}: {error}") from error
+        if sequences is not None:
+            messages = messages.append_column(_SEQUENCES, sequences)
+        self.writer.write(messages)
+
+    def finished(self, rows: int) -> None:
+        """Check what the broker has dropped; the task had so many rows for all topics, and each has its receipt."""
+        if self.dropped:
+            text = f"{self.topic} has {self.dropped} of {self.dropped + self.taken} messages already"
+            print(text, file=sys.stderr, flush=True)
+        if self._sender.numbering is not None:
+            self._sender.numbering.check_repeat(self.topic, self.stored, rows)
+
+    def _received(self, messages: int, dropped: bool) -> None:
+        if dropped:
+            self.dropped += messages
         else:
-            self.dropped += 1
-            # A client whose connection breaks sends again what it sent, so later ones may be dropped rightly.
-            if self._numbering is not None and not self.stored and not self.taken:
-                self._failure = self._failure or (
-                    f"the broker has dropped a message as sent before, but had none under {self._numbering.name}:"
-                    " another query sends under this name; choose another pulsar.producer.producerName"
-                )
+            self.taken += messages
 
-    def check(self) -> None:
-        """Raise :class:`PulsarSourceError` if a message was not taken, or was dropped without a reason."""
-        if self._failure is not None:
-            raise PulsarSourceError(f"writing to {self._topic}: {self._failure}")
+    def _opened(self, partition: str) -> Producer:
+        numbering = self._sender.numbering
+        producer = self._sender.opened(partition, numbering.name if numbering else "", self._schema, self._received)
+        if numbering is not None:
+            if producer.last_sequence_id == UNUSED:
+                self._sender.check_first_use(self.topic, partition, numbering)
+            self.stored = max(self.stored, numbering.stored(self.topic, producer.last_sequence_id))
+        return producer
 
 
 class Sender:
-    """Sends the rows of one task, through one producer for each topic that they name."""
+    """Sends the rows of one task, through one producer for each partition of the topics that they name."""
 
     def __init__(
-        self,
-        client: pulsar.Client,
-        columns: StructType,
-        options: WriteOptions,
-        task: int = 0,
-        numbering: Numbering | None = None,
+        self, columns: StructType, options: WriteOptions, task: int = 0, numbering: Numbering | None = None
     ) -> None:
-        self._client = client
+        self.brokers = shared(options.connection)
+        self.settings = options.sending
+        self.task = task
+        self.numbering = numbering
         self._columns = columns
         self._options = options
-        self._task = task
-        self._numbering = numbering
         self._rows = 0
-        self._open: dict[str, tuple[pulsar.Producer, Encoder, Receipts]] = {}
+        self._window = Window()
+        self._producers: list[Producer] = []
+        self._targets: dict[str, Target] = {}
+
+    def __enter__(self) -> Sender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for producer in self._producers:
+            producer.leave()
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Hand the rows to the client."""
-        for row in batch.to_pylist(maps_as_pydicts="lossy"):
-            topic = self._options.topic
-            if topic is None:
-                if not row["__topic"]:
-                    raise PulsarSourceError("a row does not say in its column '__topic' where it goes")
-                topic = full_name(row["__topic"])
-            if topic not in self._open:
-                encoder = self._encoder(topic)
-                self._open[topic] = self._producer(topic, encoder)
-            producer, encoder, receipts = self._open[topic]
-            self._rows += 1
-            sequence = None if self._numbering is None else self._numbering.before + self._rows
-            try:
-                content, metadata = encoder.content(row), encoder.metadata(row)
-            except SchemaError as error:
-                raise SchemaError(f"writing to {topic}: {error}") from error
-            with named(f"writing to {topic}"):
-                producer.send_async(content, receipts, sequence_id=sequence, **metadata)
-            receipts.check()
+        """Send the rows, or keep the last ones of each topic for a batch of messages."""
+        sequences = None
+        if self.numbering is not None:
+            first = self.numbering.before + self._rows + 1
+            sequences = pa.array(range(first, first + batch.num_rows), pa.int64())
+        self._rows += batch.num_rows
+        if self._options.topic is not None:
+            self._target(self._options.topic).send(batch, sequences)
+        else:
+            self._send_by_topic(batch, sequences)
+        self._flush(time.monotonic() - self.settings.batching_max_publish_delay_us / 1_000_000)
+        if sum(target.writer.buffered_bytes for target in self._targets.values()) > _MOST_BUFFERED_BYTES:
+            self._flush()
+
+    def _send_by_topic(self, batch: pa.RecordBatch, sequences: pa.Array | None) -> None:
+        topics = batch.column("__topic").dictionary_encode()
+        names = topics.dictionary.to_pylist()
+        if topics.null_count or "" in names:
+            raise PulsarSourceError("a row does not say in its column '__topic' where it goes")
+        if sequences is not None:
+            batch = batch.append_column(_SEQUENCES, sequences)
+        for number, rows, start, stop in grouped(batch, topics.indices):
+            part = rows[start:stop]
+            of_part = None
+            if sequences is not None:
+                # By its place: any name may be that of another column.
+                of_part = part.column(part.num_columns - 1)
+                part = part.select(list(range(part.num_columns - 1)))
+            self._target(full_name(names[number])).send(part, of_part)
 
     def finish(self) -> None:
-        """Wait for every receipt. Raises :class:`PulsarSourceError` if one says that a message was not taken."""
-        for topic, (producer, _, _) in self._open.items():
-            with named(f"writing to {topic}"):
-                producer.flush()
-                producer.close()
-        for topic, (_, _, receipts) in self._open.items():
-            receipts.check()
-            if receipts.dropped:
-                text = f"{topic} has {receipts.dropped} of {receipts.dropped + receipts.taken} messages already"
-                print(text, file=sys.stderr, flush=True)
-            if self._numbering is not None:
-                self._numbering.check_repeat(topic, receipts.stored, self._rows)
+        """Send what was kept and wait for every receipt. Raises :class:`PulsarSourceError` if one does not come."""
+        self._flush()
+        self._window.flush()
+        for producer in self._producers:
+            producer.close()
+        for target in self._targets.values():
+            target.finished(self._rows)
 
-    def _encoder(self, topic: str) -> Encoder:
+    def _flush(self, begun_before: float = float("inf")) -> None:
+        for target in self._targets.values():
+            target.writer.flush(begun_before)
+
+    def _target(self, topic: str) -> Target:
+        if topic not in self._targets:
+            self._targets[topic] = Target(self, topic)
+        return self._targets[topic]
+
+    def encoder(self, topic: str) -> Encoder:
         """Return what encodes rows for the topic, by its own schema if it has one."""
-        schema: TopicSchema | None = schema_of_topic(shared(self._options.connection), topic)
+        schema: TopicSchema | None = schema_of_topic(self.brokers, topic)
         try:
             if schema is not None and (schema.kind in ("NONE", "BYTES") or _are_bytes(self._columns, schema)):
                 schema = None
@@ -134,17 +180,24 @@ class Sender:
         except SchemaError as error:
             raise SchemaError(f"writing to {topic}: {error}") from error
 
-    def _producer(self, topic: str, encoder: Encoder) -> tuple[pulsar.Producer, Encoder, Receipts]:
-        if self._numbering is None:
-            producer = open_producer(self._client, topic, encoder.schema(), self._options)
-            return producer, encoder, Receipts(topic, None, 0)
-        producer = open_producer(self._client, topic, encoder.schema(), self._options, self._numbering.name, self._task)
-        last = producer.last_sequence_id()
-        if last == UNUSED:
-            self._check_first_use(topic, self._numbering)
-        return producer, encoder, Receipts(topic, self._numbering, self._numbering.stored(topic, last))
+    def opened(
+        self, partition: str, name: str, schema: wire.Schema | None, received: Received = ignore_receipt
+    ) -> Producer:
+        """Return an open producer of a partition, which the end of the task closes."""
+        producer = Producer(
+            self.brokers,
+            partition,
+            self._window,
+            name=name,
+            schema=schema,
+            receipt_within_s=self.settings.send_timeout_ms / 1000,
+            received=received,
+        )
+        self._producers.append(open_producer(producer))
+        return producer
 
-    def _check_first_use(self, topic: str, numbering: Numbering) -> None:
+    def check_first_use(self, topic: str, partition: str, numbering: Numbering) -> None:
+        """Check that nothing stands against the first use of the name on a partition."""
         connection = self._options.connection
         if connection.admin_url is not None and not deduplicates(connection, topic):
             raise PulsarSourceError(
@@ -152,9 +205,8 @@ class Sender:
                 " deduplication on the topic or leave the name out"
             )
         if numbering.earlier is not None:
-            nothing = pulsar.schema.BytesSchema()
-            before = open_producer(self._client, topic, nothing, self._options, numbering.earlier, self._task)
-            last = before.last_sequence_id()
+            before = self.opened(partition, numbering.earlier, None)
+            last = before.last_sequence_id
             before.close()
             numbering.check_earlier(topic, last)
 
@@ -170,8 +222,7 @@ def _are_bytes(columns: StructType, schema: TopicSchema) -> bool:
 def _send(
     batches: Iterator[pa.RecordBatch], columns: StructType, options: WriteOptions, numbering: Numbering | None
 ) -> WriterCommitMessage:
-    with connected(options.connection) as client:
-        sender = Sender(client, columns, options, _task().partitionId(), numbering)
+    with Sender(columns, options, _task().partitionId(), numbering) as sender:
         for batch in batches:
             sender.send(batch)
         sender.finish()
@@ -212,7 +263,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         numbering = None
         if (name := self._options.producer_name) is not None:
             task = _task()
-            query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+            query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(_BATCH_ID)
             if query is None or batch is None:
                 raise PulsarSourceError(
                     "pulsar.producer.producerName: Spark does not say which query and micro-batch this is"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,15 +16,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
@@ -39,15 +32,27 @@ from heliograph_spark.wire.entry_reader import LATEST, EntryReader
 from heliograph_spark.wire.partitions import end_of, find_partitions, first_position, start_of
 from heliograph_spark.wire.subscription import HeldSubscription
 
+from .dead_letters import DeadLetters, columns_with_bad, query_of, without_bad
 from .decoding import check_columns, entry_columns
 from .headers import columns_to_read, with_headers
 from .pruning import Pruning
 from .reading import read_range
 from .schemas import RAW, TopicSchema, columns_of, common_schema, with_schema
 from .sink import BatchSink, StreamSink
+from .spark_versions import (
+    LIMITS_MICRO_BATCHES,
+    PUSHES_FILTERS,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    refuse,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
 
 log = logging.getLogger(__name__)
 
@@ -82,10 +87,13 @@ class PulsarDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
+        if options.push_down and not PUSHES_FILTERS:
+            raise refuse("pushDownFilters", "4.1")
         return (FilteredBatchReader if options.push_down else BatchReader)(schema, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(schema, read_options(self.options, streaming=True))
+        options = read_options(self.options, streaming=True)
+        return StreamReader(schema, options) if LIMITS_MICRO_BATCHES else UnlimitedStreamReader(schema, options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
@@ -148,11 +156,21 @@ def _check_stored(wanted: Range, ledgers: Ledgers, options: ReadOptions) -> None
     log.warning("%s: %s", wanted.topic, loss)
 
 
-def _read(split: Split, columns: StructType, schema: TopicSchema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _read(
+    split: Split, columns: StructType, schema: TopicSchema, options: ReadOptions, query: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a task reads; ``query`` is in the names of its dead letters' producers."""
     if split.range.start < split.range.end:
         brokers = shared(options.connection)
-        wanted = entry_columns(brokers, split.range.topic, columns_to_read(columns, options), schema)
-        yield from with_headers(read_range(brokers, split.range, options, wanted), columns, options)
+        asked = columns_to_read(columns, options)
+        if options.dead_letters is None:
+            wanted = entry_columns(brokers, split.range.topic, asked, schema)
+            yield from with_headers(read_range(brokers, split.range, options, wanted), columns, options)
+            return
+        wanted = entry_columns(brokers, split.range.topic, columns_with_bad(asked), schema)
+        with DeadLetters(options, split.range, query) as letters:
+            readable = without_bad(read_range(brokers, split.range, options, wanted), asked.names, letters)
+            yield from with_headers(readable, columns, options)
 
 
 class BatchReader(DataSourceReader):
@@ -162,6 +180,8 @@ class BatchReader(DataSourceReader):
         self._columns = columns
         self._options = options
         self._pruning = Pruning()
+        #: Another query that reads the same publishes its own dead letters.
+        self._own = uuid.uuid4().hex
         self._schema, topics = _schema(options)
         check_columns(columns, self._schema, _named(topics), options)
 
@@ -195,7 +215,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
-        return _read(partition, self._columns, self._schema, self._options)
+        return _read(partition, self._columns, self._schema, self._options, self._own)
 
 
 class FilteredBatchReader(BatchReader):
@@ -215,6 +235,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema, topics = _schema(options)
         check_columns(columns, self._schema, _named(topics), options)
         self._brokers = shared(options.connection)
+        #: For tasks to which Spark does not say which query they are of.
+        self._own = uuid.uuid4().hex
         self._tails: dict[str, EntryReader] = {}
         self._found: tuple[float, list[str]] | None = None
         self._target: dict[str, Position] | None = None
@@ -354,7 +376,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
-        return _read(partition, self._columns, self._schema, self._options)
+        return _read(partition, self._columns, self._schema, self._options, query_of(self._own))
 
     def commit(self, end: dict[str, str]) -> None:
         self._hold(read_offsets(end))
@@ -378,3 +400,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for reader in self._tails.values():
             reader.close()
         self._tails.clear()
+
+
+class UnlimitedStreamReader(StreamReader):
+    """Reads all there is in each micro-batch, for Spark before 4.2, which hands over neither a start nor a limit.
+
+    The start is the end of the batch before. After a restart it is not known before the first batch is planned, which
+    is therefore checked by its partitions.
+    """
+
+    def __init__(self, columns: StructType, options: ReadOptions) -> None:
+        for option, given in (("maxBytesPerTrigger", options.max_bytes), ("maxOffsetsPerTrigger", options.max_offsets)):
+            if given is not None:
+                raise refuse(option, "4.2")
+        super().__init__(columns, options)
+        self._planned: dict[str, str] = {}
+
+    def initialOffset(self) -> dict[str, str]:
+        self._planned = super().initialOffset()
+        return self._planned
+
+    def latestOffset(self) -> dict[str, str]:  # type: ignore[override]
+        return super().latestOffset(self._planned, ReadAllAvailable())
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        self._planned = end
+        gone = sorted(start.keys() - end.keys())
+        if gone and self._options.fail_on_data_loss:
+            raise DataLossError(f"{gone[0]} is gone, of which the query has read up to {start[gone[0]]}")
+        return super().partitions(start, end)

@@ -142,15 +142,19 @@ class MetricsServer:
     """Serves the metrics of a session's streaming queries at ``/metrics`` of ``port`` until it is closed."""
 
     def __init__(self, spark: SparkSession, port: int, address: str) -> None:
-        registry = CollectorRegistry()
+        self._registry = CollectorRegistry()
         values = StreamValues()
-        registry.register(values)
+        self._registry.register(values)
         self._spark = spark
         self._server: WSGIServer
-        self._server, self._thread = start_http_server(port, address, registry)
+        self._server, self._thread = start_http_server(port, address, self._registry)
         self.port = int(self._server.server_port)
         self._listener = _Listener(values)
         spark.streams.addListener(self._listener)
+
+    def add(self, collector: Collector) -> None:
+        """Serve these metrics as well."""
+        self._registry.register(collector)
 
     def close(self) -> None:
         """End it; queries go on."""

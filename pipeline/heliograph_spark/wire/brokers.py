@@ -111,9 +111,12 @@ class Brokers:
 
     # Questions
 
-    def partitions(self, topic: str) -> int:
-        """Return the number of a topic's partitions, 0 for one that has none. The topic is not created."""
-        body = wire.CommandPartitionedTopicMetadata(topic=topic, metadata_auto_creation_enabled=False)
+    def partitions(self, topic: str, *, create: bool = False) -> int:
+        """Return the number of a topic's partitions, 0 for one that has none.
+
+        With ``create`` a broker whose policy it is to create topics with partitions does so; else nothing is created.
+        """
+        body = wire.CommandPartitionedTopicMetadata(topic=topic, metadata_auto_creation_enabled=create)
         what = f"asking for the partitions of {topic}"
 
         def ask(link: Link) -> int:
@@ -124,9 +127,9 @@ class Brokers:
 
         return self._answered(ask)
 
-    def partition_names(self, topic: str) -> list[str]:
-        """Return the names of a topic's partitions, in order; its own if it has none."""
-        count = self.partitions(topic)
+    def partition_names(self, topic: str, *, create: bool = False) -> list[str]:
+        """Return the names of a topic's partitions, in order; its own if it has none. As :meth:`partitions`."""
+        count = self.partitions(topic, create=create)
         return [f"{topic}-partition-{at}" for at in range(count)] if count else [topic]
 
     def topics(self, namespace: str) -> list[str]:

@@ -13,6 +13,8 @@ _FINAL = frozenset(
         wire.AuthenticationError,
         wire.AuthorizationError,
         wire.ConsumerBusy,
+        wire.ProducerBlockedQuotaExceededException,
+        wire.ProducerFenced,
         wire.UnsupportedVersionError,
         wire.TopicNotFound,
         wire.SubscriptionNotFound,

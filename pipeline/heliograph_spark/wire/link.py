@@ -1,4 +1,4 @@
-"""One connection to one broker: commands out, answers and entries in.
+"""One connection to one broker: commands and entries out, answers and entries in.
 
 There is no thread that reads: a caller that waits for something reads for all, and hands everybody what is theirs. So
 an entry crosses no thread on its way to the one reader that a task has, and still many readers, in several threads, can
@@ -25,8 +25,9 @@ from heliograph_spark.plan.errors import PulsarSourceError
 
 from .failures import LinkLost, NoAnswer, Refused, refusal
 from .message_heads import MessageHeads
+from .outbox import Outbox, read_receipt
 from .receiver import Receiver
-from .stream import Address, Stream
+from .stream import WRITTEN_WITHIN_S, Address, Stream
 
 _Type = wire.BaseCommand
 _sizes = struct.Struct(">II").unpack_from
@@ -46,6 +47,8 @@ _REQUESTS: dict[str, wire.BaseCommand.Type.ValueType] = {
     "getLastMessageId": _Type.GET_LAST_MESSAGE_ID,
     "ack": _Type.ACK,
     "close_consumer": _Type.CLOSE_CONSUMER,
+    "producer": _Type.PRODUCER,
+    "close_producer": _Type.CLOSE_PRODUCER,
 }
 _ANSWERS: dict[int, str] = {
     _Type.SUCCESS: "success",
@@ -56,7 +59,10 @@ _ANSWERS: dict[int, str] = {
     _Type.GET_SCHEMA_RESPONSE: "getSchemaResponse",
     _Type.GET_LAST_MESSAGE_ID_RESPONSE: "getLastMessageIdResponse",
     _Type.ACK_RESPONSE: "ackResponse",
+    _Type.PRODUCER_SUCCESS: "producer_success",
 }
+#: The beginning of a SEND_RECEIPT: its type is the first field.
+_RECEIPT = bytes((0x08, _Type.SEND_RECEIPT))
 
 
 class Link:
@@ -77,6 +83,7 @@ class Link:
         self._consumer_ids = itertools.count(1)
         self._answers: dict[int, wire.BaseCommand | None] = {}
         self._receivers: dict[int, Receiver] = {}
+        self._outboxes: dict[int, Outbox] = {}
         self._heads = MessageHeads()
         self._connected = False
         self._lost: str | None = None
@@ -158,20 +165,41 @@ class Link:
         with contextlib.suppress(LinkLost):
             self.send(encode_command(command))
 
+    def attach_producer(self, producer_id: int, outbox: Outbox) -> None:
+        """Give ``outbox`` the answers to what a producer sends, whose id no other one on this connection has."""
+        self._outboxes[producer_id] = outbox
+
+    def detach_producer(self, producer_id: int) -> None:
+        """Forget a producer: what still arrives for it is dropped."""
+        self._outboxes.pop(producer_id, None)
+
+    def leave_producer(self, producer_id: int) -> None:
+        """Close a producer without waiting for the broker's answer."""
+        self.detach_producer(producer_id)
+        command = wire.BaseCommand(type=_Type.CLOSE_PRODUCER)
+        command.close_producer.producer_id = producer_id
+        command.close_producer.request_id = next(self._request_ids)
+        with contextlib.suppress(LinkLost):
+            self.send(encode_command(command))
+
     def close(self) -> None:
         """End the connection; callers that still wait get :class:`LinkLost`."""
         self._lose("the connection was closed here")
 
     # Frames out
 
-    def send(self, frame: bytes) -> None:
-        """Send a frame. Raises :class:`LinkLost`."""
+    def send(self, frames: bytes | memoryview, within_s: float = WRITTEN_WITHIN_S) -> None:
+        """Send frames. Raises :class:`LinkLost`, also if the broker does not take them in time."""
         self._check()
         try:
-            self._stream.send(frame)
+            self._stream.send(frames, within_s)
         except OSError as error:
             self._lose(str(error))
             self._check()
+        except BaseException:
+            # The task was ended here: the broker may have a part of a frame.
+            self._lose("sending was interrupted")
+            raise
 
     # Frames in
 
@@ -277,6 +305,10 @@ class Link:
                 self._lacking = following - end
                 return at
             command = data[command_at:entry_at]
+            if command.startswith(_RECEIPT):
+                self._take_receipt(command)
+                at = following
+                continue
             head = read(command)
             if head is None:
                 self._handle(wire.BaseCommand.FromString(command))
@@ -289,6 +321,12 @@ class Link:
                         receiver.closed = True
                         self.leave(head[0])
             at = following
+
+    def _take_receipt(self, command: bytes) -> None:
+        producer_id, receipt = read_receipt(command)
+        outbox = self._outboxes.get(producer_id)
+        if outbox is not None:
+            outbox.answers.append(receipt)
 
     def _handle(self, command: wire.BaseCommand) -> None:
         kind = command.type
@@ -305,15 +343,29 @@ class Link:
             closed = command.close_consumer
             receiver = self._receivers.pop(closed.consumer_id, None)
             if receiver is not None:
-                if not self.address.behind:
-                    tls, plain = closed.assignedBrokerServiceUrlTls, closed.assignedBrokerServiceUrl
-                    receiver.assigned = tls if self._secured else plain
+                receiver.assigned = self._assigned(closed)
                 receiver.closed = True
+        elif kind == _Type.SEND_ERROR:
+            if (refused := self._outboxes.get(command.send_error.producer_id)) is not None:
+                refused.answers.append(command.send_error)
+        elif kind == _Type.CLOSE_PRODUCER:
+            left = command.close_producer
+            # Receipts of what it sent before may still come.
+            outbox = self._outboxes.get(left.producer_id)
+            if outbox is not None:
+                outbox.assigned = self._assigned(left)
+                outbox.closed = True
         elif kind == _Type.CONNECTED:
             self.max_message_size = command.connected.max_message_size or _MAX_MESSAGE_BYTES
             self._connected = True
         elif kind == _Type.AUTH_CHALLENGE:
             self._authenticate_again()
+
+    def _assigned(self, closed: wire.CommandCloseConsumer | wire.CommandCloseProducer) -> str:
+        """Return the URL of the broker that has the topic now; empty if it is to be looked up."""
+        if self.address.behind:
+            return ""
+        return closed.assignedBrokerServiceUrlTls if self._secured else closed.assignedBrokerServiceUrl
 
     # Its life
 
@@ -369,18 +421,22 @@ class Link:
         self._turn = threading.Condition()
         self._reading = False
         self._lost = "the connection is that of the process before the fork"
-        for receiver in self._receivers.values():
-            receiver.closed = True
+        self._close_all()
         self._stream.close()
 
+    def _close_all(self) -> None:
+        for receiver in list(self._receivers.values()):
+            receiver.closed = True
+        for outbox in list(self._outboxes.values()):
+            outbox.closed = True
+
     def _lose(self, why: str) -> None:
-        """Take the connection for gone; what it has brought for its consumers stays with them."""
+        """Take the connection for gone; what it has brought for its consumers and producers stays with them."""
         with self._turn:
             if self._lost is None:
                 self._lost = why if self._complaint is None else f"{why} ({self._complaint.reason})"
                 self._stream.end()
-            for receiver in list(self._receivers.values()):
-                receiver.closed = True
+            self._close_all()
             if not self._reading:
                 self._stream.close()
             self._turn.notify_all()

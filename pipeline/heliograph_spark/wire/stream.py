@@ -18,7 +18,8 @@ from .failures import LinkLost
 
 #: Bytes of one read from the socket.
 _READ_BYTES = 256 << 10
-_WRITTEN_WITHIN_S = 30.0
+#: Time (s) within which a broker takes what is sent.
+WRITTEN_WITHIN_S = 30.0
 
 
 class Address(NamedTuple):
@@ -48,10 +49,10 @@ class Stream:
         #: OpenSSL cannot read and write one connection at the same time.
         self._io = threading.Lock()
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview, within_s: float = WRITTEN_WITHIN_S) -> None:
         """Send all of the bytes. Raises :class:`OSError`."""
         left = memoryview(data)
-        until = time.monotonic() + _WRITTEN_WITHIN_S
+        until = time.monotonic() + within_s
         with self._sending:
             while left:
                 event = select.POLLOUT

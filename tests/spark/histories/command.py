@@ -6,14 +6,35 @@ import argparse
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.real_pulsar import missing, real_pulsar
 
 from .defects import DEFECTS, put_back
-from .history import generate, run, shrink
+from .heliograph_topic import HeliographTopic
+from .history import Topics, generate, run, shrink
+from .pulsar_topic import SETTINGS, PulsarTopic
 from .topic import LEDGER
+
+
+@contextmanager
+def _heliograph(directory: Path) -> Iterator[Topics]:
+    settings = {"HELIOGRAPH_LEDGER_MAX_ENTRIES": str(LEDGER)}
+    with BrokerProcess(directory / "data", environment=settings) as broker:
+        yield partial(HeliographTopic, broker)
+
+
+@contextmanager
+def _pulsar(directory: Path) -> Iterator[Topics]:
+    with real_pulsar(directory, *SETTINGS) as broker:
+        yield partial(PulsarTopic, broker)
+
+
+_BROKERS = {"heliograph": _heliograph, "pulsar": _pulsar}
 
 
 def main() -> int:
@@ -23,18 +44,23 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help="the first seed (%(default)s)")
     parser.add_argument("--seed", type=int, help="run this one only and, if it fails, show it made small")
     parser.add_argument("--defect", choices=DEFECTS, help="put a defect back and say which seed finds it")
+    parser.add_argument(
+        "--against", choices=_BROKERS, default="heliograph", help="the broker that is started (%(default)s)"
+    )
     given = parser.parse_args()
+    if given.against == "pulsar" and (why := missing()) is not None:
+        parser.error(f"--against pulsar: {why}")
     with (
         tempfile.TemporaryDirectory() as directory,
         put_back(given.defect) if given.defect is not None else nullcontext(),
-        BrokerProcess(Path(directory) / "data", environment={"HELIOGRAPH_LEDGER_MAX_ENTRIES": str(LEDGER)}) as broker,
+        _BROKERS[given.against](Path(directory)) as topics,
     ):
         if given.seed is not None:
-            return _show(broker, given.seed)
+            return _show(topics, given.seed)
         failed = 0
         for seed in range(given.start, given.start + given.seeds):
             began = time.monotonic()
-            result = run(broker, seed)
+            result = run(topics, seed)
             print(f"seed {seed}: {result.violation or 'good'} ({time.monotonic() - began:.1f} s)", flush=True)
             failed += result.violation is not None
             if failed and given.defect is not None:
@@ -43,13 +69,13 @@ def main() -> int:
         return failed > 0 if given.defect is None else 1
 
 
-def _show(broker: BrokerProcess, seed: int) -> int:
-    result = run(broker, seed)
+def _show(topics: Topics, seed: int) -> int:
+    result = run(topics, seed)
     print(*result.lines, sep="\n")
     if result.violation is None:
         return 0
     print(f"seed {seed}: {result.violation}\nmade small:", flush=True)
-    small = run(broker, seed, shrink(broker, seed, generate(seed)))
+    small = run(topics, seed, shrink(topics, seed, generate(seed)))
     print(*small.lines, small.violation, sep="\n")
     return 1
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.run import source
-
-from tests.support.broker_process import BrokerProcess
 
 from .model import Partition, Violation
 from .queries import Batch, Stream
@@ -34,6 +32,12 @@ _WEIGHTS = {
 }
 
 
+class Topics(Protocol):
+    """Creates topics on a broker."""
+
+    def __call__(self, partitions: int, *, compacted: bool) -> Topic: ...
+
+
 class Operation(NamedTuple):
     """One step; everything about it is drawn from ``seed``."""
 
@@ -54,9 +58,9 @@ def generate(seed: int, length: int = LENGTH) -> list[Operation]:
     return [Operation(kind, draw.getrandbits(32)) for kind in ["publish", *kinds]]
 
 
-def run(broker: BrokerProcess, seed: int, operations: Sequence[Operation] | None = None) -> Result:
-    """Run a history on a broker with ledgers of :data:`~.topic.LEDGER` entries."""
-    history = _History(broker, Random(seed))
+def run(topics: Topics, seed: int, operations: Sequence[Operation] | None = None) -> Result:
+    """Run a history with a topic of ledgers of :data:`~.topic.LEDGER` entries."""
+    history = _History(topics, Random(seed))
     try:
         for operation in generate(seed) if operations is None else operations:
             history.do(operation)
@@ -68,12 +72,12 @@ def run(broker: BrokerProcess, seed: int, operations: Sequence[Operation] | None
     return Result(history.lines, None)
 
 
-def shrink(broker: BrokerProcess, seed: int, operations: list[Operation]) -> list[Operation]:
+def shrink(topics: Topics, seed: int, operations: list[Operation]) -> list[Operation]:
     """Leave out what is not needed for a violation."""
     at = 0
     while at < len(operations):
         fewer = operations[:at] + operations[at + 1 :]
-        if run(broker, seed, fewer).violation is not None:
+        if run(topics, seed, fewer).violation is not None:
             operations = fewer
         else:
             at += 1
@@ -83,11 +87,11 @@ def shrink(broker: BrokerProcess, seed: int, operations: list[Operation]) -> lis
 class _History:
     """A topic, one or two streams, and what happens to them."""
 
-    def __init__(self, broker: BrokerProcess, draw: Random) -> None:
+    def __init__(self, topics: Topics, draw: Random) -> None:
         # Partitions that were added are seen at once.
         source.LOOKUP_INTERVAL_S = 0.0
         self.lines: list[str] = []
-        self._topic = Topic(broker, draw.choice([0, 0, 1, 2]), compacted=draw.random() < 0.25)
+        self._topic = topics(draw.choice([0, 0, 1, 2]), compacted=draw.random() < 0.25)
         self._streams = [Stream(self._topic, self._options(draw, number)) for number in range(draw.choice([1, 2]))]
         self.lines += [f"stream {each.options}" for each in self._streams]
 

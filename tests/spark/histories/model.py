@@ -42,6 +42,8 @@ class Partition:
     former: set[Place] = field(default_factory=set)
     #: How often its topic was created again.
     life: int = 0
+    #: The last entry when the broker began to count the entries again, if it did.
+    counted_from: Place | None = None
     #: The last entry behind which the queries' subscriptions were moved.
     moved: Place = (0, -1)
     #: The messages that the compacted view has, and the last entry that it covers.
@@ -91,6 +93,23 @@ class Partition:
         """Whether a position is of a former life of the topic, or of its beginning."""
         return any(position.entry_key <= place for place in self.former)
 
+    def uncounted(self, position: Position) -> bool:
+        """Whether nothing says how many entries followed a position: its ledger is gone, and its count out of date."""
+        if self.of_former(position):
+            return True
+        if self.counted_from is None or position.entry_key > self.counted_from:
+            return False
+        return all(ledger != position.ledger for ledger, _ in self.stored())
+
+    def unnoticed(self, position: Position) -> bool:
+        """Whether not even a warning follows from the loss of what followed a position.
+
+        Once entries are gone that were counted since the last beginning, nothing shows that there was one.
+        """
+        began = self.counted_from
+        hidden = began is not None and any(place > began for place in self.gone)
+        return self.of_former(position) or (hidden and self.uncounted(position))
+
     def forget(self) -> None:
         """Take notice that the topic was deleted and created again."""
         self.gone.update(self.entries)
@@ -134,8 +153,7 @@ def check_loss(text: str, partition: Partition, excused: frozenset[Place]) -> No
     lost = partition.lost_entries(start, end) - excused
     if not lost:
         raise Violation(f"nothing of this is gone: {text}")
-    if partition.of_former(start):
-        # The count is of another life of the topic.
+    if partition.uncounted(start):
         return
     # While a split is read only its own ledgers are looked at.
     if count is not None and not (0 < int(count) <= len(lost) if during else int(count) == len(lost)):

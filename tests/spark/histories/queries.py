@@ -115,7 +115,7 @@ class Query:
         if wrong := difference(expected, values):
             raise Violation(f"after {wanted.start} up to {wanted.end} of {wanted.topic}: {wrong}")
         for message, at in zip(expected, ids, strict=True):
-            if Position.of(at) != message.position:
+            if Position.of_id(at.serialize()) != message.position:
                 raise Violation(f"{message.text!r} has the id {at}, not {message.position}")
         if lost := self.lost(partition, wanted.start, wanted.end):
             raise Violation(f"after {wanted.start} up to {wanted.end} of {wanted.topic} nobody misses {sorted(lost)}")
@@ -135,12 +135,16 @@ class Query:
         """Return the lost entries of a range that must end the query."""
         if not self.fails_on_loss or not self.knows_ledgers:
             return set()
-        if partition.of_former(start):
-            # Nothing says how many messages a topic had that was deleted.
-            return set()
+        return set() if self.uncounted(partition, start) else self._missing(partition, start, end)
+
+    def _missing(self, partition: Partition, start: Position, end: Position) -> set[Place]:
         excused = self.excused.get(partition.name, frozenset())
         broken = {at for each in partition.between(start, end) for at in each.entries if at in partition.gone}
         return (partition.lost_entries(start, end) | broken) - excused
+
+    def uncounted(self, partition: Partition, start: Position) -> bool:
+        """Whether nothing says how many messages followed a position."""
+        return partition.of_former(start)
 
     def judge(self, error: DataLossError) -> None:
         """Raise :class:`Violation` unless a loss that was named is one."""
@@ -230,6 +234,10 @@ class Stream(Query):
         """Positions before the first batch that is not done."""
         return read_offsets(self.planned[len(self.rows)]) if self.planned else {}
 
+    def uncounted(self, partition: Partition, start: Position) -> bool:
+        # Its offsets have counts; they are compared with those of the broker.
+        return partition.uncounted(start)
+
     def stop(self) -> None:
         """The driver is gone; a new one goes on from the checkpoint."""
         if self._reader is not None:
@@ -261,6 +269,9 @@ class Stream(Query):
                 before = self.planned[-1]
                 latest = _stored(reader.latestOffset(before, reader.getDefaultReadLimit()))
                 self._gone = {name: frozenset(partition.gone) for name, partition in self.topic.partitions.items()}
+                for name in latest.keys() - before.keys():
+                    # Nor of a partition before the query has found it.
+                    self._excuse_in(name, Position(1 << 62, 0))
                 reader._target = None
                 self._hold(latest.keys() - before.keys())
                 self._check_plan(read_offsets(before), read_offsets(latest), stored)
@@ -309,8 +320,8 @@ class Stream(Query):
         log = logging.getLogger("heliograph_spark.run.source")
         log.addHandler(warnings)
         for name in last.keys() - before.keys():
-            # Nothing is missed of a partition before the query has found it.
-            self.excused[name] = self.excused.get(name, frozenset()) | self.topic.partitions[name].gone
+            # Nothing is missed of the first range of a partition before a task reads it.
+            self._excuse_in(name, last[name])
         try:
             planned = reader.partitions(_stored(start), _stored(end))
             # A loss that is named when the batch is planned ends the query then.
@@ -324,6 +335,11 @@ class Stream(Query):
         finally:
             log.removeHandler(warnings)
 
+    def _excuse_in(self, name: str, end: Position) -> None:
+        """Do not expect the entries of a partition up to a position that are gone now."""
+        gone = (place for place in self.topic.partitions[name].gone if place <= end.entry_key)
+        self.excused[name] = self.excused.get(name, frozenset()).union(gone)
+
     def _check_warned(self, whole: Sequence[Range], texts: Sequence[str]) -> None:
         """A loss that the broker leaves open is at least warned of."""
         if not self.fails_on_loss or not self.knows_ledgers:
@@ -331,12 +347,12 @@ class Stream(Query):
         for each in whole:
             partition = self.topic.partitions[each.topic]
             # Chunks from before the range are looked for when it is read.
-            lost = self.lost(partition, each.start, each.end) & partition.lost_entries(each.start, each.end)
+            lost = self._missing(partition, each.start, each.end) & partition.lost_entries(each.start, each.end)
             if self._gone is not None:
                 # The driver asks for the ledgers once. What goes after that, the tasks miss when they read.
                 lost &= self._gone[each.topic]
             warned = any(each.topic in text and str(each.start) in text for text in texts)
-            if lost and each.start.entry >= 0 and not warned:
+            if lost and each.start.entry >= 0 and not warned and not partition.unnoticed(each.start):
                 raise Violation(f"after {each.start} of {each.topic} nobody misses {sorted(lost)}")
 
     def _check_plan(

@@ -20,8 +20,10 @@ client = ["pulsar-client>=3.7,<4"]
 operator = ["kopf>=1.45,<2"]
 spark = ["Py.Spark>=4.2,<4.4"]
 [dependency-groups]
+connect = ["grpcio>=1.76,<2"]
 dev = ["pytest>=8"]
 native = ["cython>=3.1,<4"]
+readers = ["duckdb>=1.4,<3"]
 """
 PIPELINE = """
 [project]
@@ -32,7 +34,15 @@ PINNED = {
     "client": ("aiohttp==3.11", "pulsar-client==3.7.0"),
     "operator": ("aiohttp==3.11", "kopf==1.45"),
     "dev": ("aiohttp==3.11", "kopf==1.45", "pulsar-client==3.7.0", "pytest==9.2.0"),
-    "spark": ("aiohttp==3.12", "cython==3.3", "py-arrow==19.1", "py-spark==4.3.9", "pytest==8"),
+    "spark": (
+        "aiohttp==3.12",
+        "cython==3.3",
+        "duckdb==2.0",
+        "grpcio==1.85.1",
+        "py-arrow==19.1",
+        "py-spark==4.3.9",
+        "pytest==8",
+    ),
     "source": ("py-arrow==19.1",),
 }
 REQUIRED = {
@@ -40,7 +50,14 @@ REQUIRED = {
     "client": ["aiohttp>=3.11,<4", "pulsar-client>=3.7,<4"],
     "operator": ["aiohttp>=3.11,<4", "kopf>=1.45,<2"],
     "dev": ["aiohttp>=3.11,<4", "kopf>=1.45,<2", "pulsar-client>=3.7,<4", "pytest>=8"],
-    "spark": ["Py.Spark>=4.2,<4.4", "aiohttp>=3.11,<4", "cython>=3.1,<4", "pytest>=8"],
+    "spark": [
+        "Py.Spark>=4.2,<4.4",
+        "aiohttp>=3.11,<4",
+        "cython>=3.1,<4",
+        "duckdb>=1.4,<3",
+        "grpcio>=1.76,<2",
+        "pytest>=8",
+    ],
     "source": ["py.arrow>=18"],
 }
 

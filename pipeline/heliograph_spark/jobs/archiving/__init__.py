@@ -1,0 +1,1 @@
+"""The parts of ``archive``: the run of one topic, and the targets to which it writes."""

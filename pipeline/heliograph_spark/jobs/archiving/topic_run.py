@@ -1,0 +1,230 @@
+"""One topic in one run of ``archive``: a streaming query with its own checkpoint that runs up to the head and ends.
+
+Where nothing was stored since the last run no query is started. A run that is asked to end does so between two
+micro-batches: the next one, whose offsets Spark has planned already, is not written, and the next run repeats it.
+
+The durable subscription is made before the first read and is held, exclusively, as long as the topic is archived: a
+second job finds it in use. It is acknowledged up to what Spark's commits say is written, and never beyond.
+
+Spark repeats the micro-batch of a killed run with the offsets it had. What the target has of it already is not written
+again, and a target that has more than the checkpoint knows of is refused.
+
+The files of a micro-batch are as few as its bytes make of the file size asked for. Its splits are read side by side
+all the same: where they are more than the files a shuffle brings neighbours together.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, expr
+
+from heliograph_spark.jobs.day_marks import Asked, older_days
+from heliograph_spark.plan.connection import connected
+from heliograph_spark.plan.errors import JobError
+from heliograph_spark.plan.ledgers import within
+from heliograph_spark.plan.positions import BEGINNING, Position
+from heliograph_spark.plan.ranges import Range, stored_bytes
+from heliograph_spark.plan.side_by_side import for_each
+from heliograph_spark.plan.subscription_hold import Hold, backlog
+from heliograph_spark.plan.topics import ledgers_of
+from heliograph_spark.run.checkpoints import committed_offsets, is_unfinished, offsets_of, query_id
+from heliograph_spark.run.files import Directory
+from heliograph_spark.run.session import progress, reason
+from heliograph_spark.run.spark_versions import LIMITS_MICRO_BATCHES, by_number
+from heliograph_spark.wire.brokers import shared
+from heliograph_spark.wire.partitions import find_partitions, last_position
+
+from .options import ArchiveOptions
+from .target import Batch, RemovesDays, TopicTarget
+
+#: Spark gives a Python process ten seconds to begin, which are too few where there is little CPU. The checkpoint makes
+#: it safe to start the query again.
+_TOO_SLOW = "Python worker failed to connect back"
+_ATTEMPTS = 4
+#: A column that is in no file: the number of the file among those of its batch.
+_FILE = "__file"
+
+
+class _Ended(Exception):
+    """The run was asked to end before a micro-batch that is not written."""
+
+
+def in_files(rows: DataFrame, files: int) -> DataFrame:
+    """Return the rows in at most ``files`` partitions, each of neighbouring ones.
+
+    Where there are more of these, a task reads several one after the other, unless there would be fewer tasks than
+    cores: then each is read by a task of its own, and the rows pass once through the executors' disks.
+    """
+    splits = rows.rdd.getNumPartitions()
+    if splits <= files:
+        return rows
+    if files >= rows.sparkSession.sparkContext.defaultParallelism:
+        return rows.coalesce(files)
+    file = expr(f"CAST(spark_partition_id() * {files}L div {splits} AS INT)")
+    return by_number(rows.withColumn(_FILE, file), files, col(_FILE)).drop(_FILE)
+
+
+class TopicRun:
+    """One topic in one run: its query, its subscription, and what it wrote."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: ArchiveOptions,
+        topic: str,
+        target: TopicTarget,
+        checkpoint: Directory,
+        now: Callable[[], float],
+        ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._topic = topic
+        self._target = target
+        self._checkpoint = checkpoint
+        self._now = now
+        self._ending = ending
+        #: Whether the query ended because it was asked to.
+        self.ended = False
+        self._asked = options.read_options(topic=topic)
+        self._held: list[str] = []
+        self._began = time.monotonic()
+        self.rows = 0
+        self.files = 0
+        self.bytes = 0
+        self.lag = 0
+
+    def go(self) -> None:
+        """Archive up to the topic's end, or until it is asked to end, and acknowledge what is archived."""
+        with connected(self._asked.connection) as client:
+            # After a failure it is the client's end that lets the subscription go.
+            hold = Hold(client, self._options.subscription)
+            # Before the partitions and their ends are asked for: all that is stored by then is among what is read.
+            at_ms = int(self._now() * 1000)
+            partitions = find_partitions(shared(self._asked.connection), self._asked)
+            asked = Asked(at_ms, self._ends(partitions))
+            self._held = partitions
+            hold.hold(partitions)
+            self._check_checkpoint()
+            read = committed_offsets(self._checkpoint)
+            hold.acknowledge(read)
+            # The first query also writes the columns of a topic that has no messages.
+            if not (self._checkpoint.exists("metadata") and asked.covered_by(read)):
+                if not LIMITS_MICRO_BATCHES and is_unfinished(self._checkpoint):
+                    # Spark before 4.2 ends a query after it has repeated the micro-batch of a killed run.
+                    self._query(partitions, hold)
+                self._query(partitions, hold)
+                read = committed_offsets(self._checkpoint)
+                hold.acknowledge(read)
+            # As long as the subscription is held, nobody adds a message.
+            self._mark(asked, read)
+            self._held = hold.close()
+
+    def _ends(self, partitions: list[str]) -> dict[str, Position]:
+        brokers = shared(self._asked.connection)
+        ends = for_each(partitions, lambda topic: last_position(brokers, topic, self._asked))
+        return {topic: end for topic, end in zip(partitions, ends, strict=True) if end is not None}
+
+    def _mark(self, asked: Asked, read: Mapping[str, Position]) -> None:
+        days = asked.complete(self._target.unmarked_days(), read, self._options.day_complete_after_ms)
+        for day, messages in self._target.mark_days(days, read, asked.at_ms).items():
+            progress(f"{self._topic}: {day} is complete, {messages} messages")
+        if self._options.keep_ms is not None and isinstance(self._target, RemovesDays):
+            old = older_days(self._target.marked_days(), asked.at_ms - self._options.keep_ms)
+            self._target.remove_days(old)
+            for day in old:
+                progress(f"{self._topic}: {day} is removed from the archive, it is older than --keep")
+
+    def measure(self) -> None:
+        """See what is left to archive."""
+        self.lag = backlog(self._asked.connection, self._held, self._options.subscription)
+
+    def _check_checkpoint(self) -> None:
+        if not self._checkpoint.exists("metadata") and not self._target.is_empty():
+            raise JobError(
+                f"{self._target.path} has messages, and {self._checkpoint.path} does not know of them: every message"
+                " would be written again; name the checkpoint that goes with them, or another path"
+            )
+
+    def _query(self, partitions: list[str], hold: Hold) -> None:
+        options = self._options
+        parallel = self._spark.sparkContext.defaultParallelism
+        ledgers = [each for topic in partitions for each in ledgers_of(self._asked.connection, topic).stored]
+        entry_bytes = max(1, sum(each.size for each in ledgers) // max(1, sum(each.entries for each in ledgers)))
+        limit = {"maxBytesPerTrigger": str(options.file_bytes * parallel)} if LIMITS_MICRO_BATCHES else {}
+        given = {
+            **limit,
+            "startingOffsets": "earliest",
+            # Rounded up: as many splits as files, where there is one partition.
+            "maxEntriesPerSplit": str(-(-options.file_bytes // entry_bytes)),
+        } | options.broker.source_options(
+            topic=self._topic,
+            predefinedSubscription=options.subscription,
+            acknowledgePredefinedSubscription="false",
+        )
+        frame = self._spark.readStream.format("pulsar").options(**given).load()
+        columns = self._target.keep_columns(frame.schema)
+
+        def write(batch: DataFrame, number: int) -> None:
+            if self._ending():
+                self.ended = True
+                # It is no failure that Spark and py4j need to report, each with its stack; the job ends now.
+                self._spark.sparkContext.setLogLevel("OFF")
+                logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+                raise _Ended(f"{self._topic}: asked to end before batch {number}")
+            hold.acknowledge(committed_offsets(self._checkpoint))
+            self._write(batch.to(columns), number)
+
+        writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", self._checkpoint.path)
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            query = writer.trigger(availableNow=True).start()
+            try:
+                query.awaitTermination()
+                return
+            except PySparkException as error:
+                if self.ended:
+                    return
+                if _TOO_SLOW not in str(error) or attempts_left == 0:
+                    raise
+                progress(f"{self._topic}: {reason(error)}; tried again")
+            finally:
+                query.stop()
+
+    def _write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch, unless a killed run has."""
+        query = query_id(self._checkpoint)
+        batch = Batch(query, number, offsets_of(self._checkpoint, number - 1), offsets_of(self._checkpoint, number))
+        complete = self._target.complete(query)
+        if complete is not None and complete.batches > number:
+            # Readers may have them open.
+            if complete.batches > number + 1 or complete.ends != batch.ends:
+                raise JobError(
+                    f"{self._checkpoint.path}: it is older than {self._target.path}, in which the batches of this query"
+                    f" up to {complete.batches - 1} are complete, and goes on with batch {number}"
+                )
+            progress(f"{self._topic}: batch {number}: a run before this one has written it")
+            return
+        written = self._target.write(in_files(rows, self._files_of(batch)), batch)
+        self.rows += written.rows
+        self.files += written.files
+        self.bytes += written.bytes
+        for day in written.reopened:
+            progress(f"{self._topic}: {day} was complete, and batch {number} has late messages of it")
+        progress(
+            f"{self._topic}: batch {number}: {written.rows} rows in {written.files} files; {self.rows} rows,"
+            f" {time.monotonic() - self._began:.1f} s"
+        )
+
+    def _files_of(self, batch: Batch) -> int:
+        """Return of how many files a micro-batch is, by the bytes that the broker stores of it."""
+        size = stored_bytes(
+            Range(topic, start, end, within(ledgers_of(self._asked.connection, topic).stored, start, end))
+            for topic, end in batch.ends.items()
+            if (start := batch.starts.get(topic, BEGINNING)) < end
+        )
+        return max(1, -(-size // self._options.file_bytes))

@@ -1,0 +1,114 @@
+"""``maintain``: merges the small files of an archive's tables and deletes what no snapshot needs any more.
+
+A run of ``archive`` may go on meanwhile. The catalog takes the first of two commits on the same snapshot; the other run
+fails with that reason, and its next one repeats it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from py4j.protocol import Py4JError
+from pyiceberg.catalog import Catalog
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from heliograph_spark.plan.errors import JobError, PulsarSourceError
+from heliograph_spark.plan.options import full_name
+from heliograph_spark.run.session import first_of, progress, reason
+from heliograph_spark.tables.catalog import open_catalog, refusals
+from heliograph_spark.tables.expiry import delete_unused_files, expire_snapshots
+from heliograph_spark.tables.merging import merge_day, mergeable_days
+
+from .archiving.options import Tables
+from .archiving.topic_table import TIME, TOPIC
+
+__all__ = ["MaintainOptions", "MaintainResult", "Tables", "maintain"]
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainOptions:
+    """The tables, those of all topics without ``topics``, and what stays.
+
+    ``file_bytes`` is a file's size. Snapshots stay ``keep_snapshots_ms``, and files that no snapshot has
+    ``keep_unused_ms``, since a run writes its files before its commit.
+    """
+
+    tables: Tables
+    topics: tuple[str, ...] = ()
+    file_bytes: int = 128 << 20
+    keep_snapshots_ms: int = 5 * 86_400_000
+    keep_unused_ms: int = 3 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainResult:
+    """The output of one run: ``merged`` files, the ``written`` ones they have become, and what was deleted."""
+
+    job: str = "maintain"
+    tables: int = 0
+    merged: int = 0
+    written: int = 0
+    snapshots: int = 0
+    deleted: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+
+
+def maintain(spark: SparkSession, options: MaintainOptions, now: Callable[[], float] = time.time) -> MaintainResult:
+    """Maintain one table after the other. ``now`` (s since 1970) decides on the ages of snapshots and files.
+
+    What one table fails with does not stop the others; it is the result's ``error``. Raises :class:`JobError` if the
+    catalog does not answer, or if a topic has no table.
+    """
+    began = time.monotonic()
+    catalog = open_catalog(options.tables.catalog, options.tables.properties)
+    tables = _tables(catalog, options)
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    total = MaintainResult(tables=len(tables))
+    at_ms = int(now() * 1000)
+    failed: list[str] = []
+    for topic, identifier in sorted(tables.items()):
+        try:
+            with refusals(".".join(identifier)):
+                table = catalog.load_table(identifier)
+            merged = written = 0
+            for day, files in mergeable_days(table, options.file_bytes).items():
+                written += merge_day(spark, table, TIME, day, files, options.file_bytes)
+                merged += len(files)
+                progress(f"{topic}: {day}: {len(files)} files are merged")
+            expired = expire_snapshots(table, at_ms - options.keep_snapshots_ms)
+            deleted = delete_unused_files(spark, table, at_ms - options.keep_unused_ms)
+        except (PulsarSourceError, PySparkException, Py4JError) as error:
+            failed.append(f"{topic}: {reason(error)}")
+            progress(failed[-1])
+            continue
+        progress(f"{topic}: {expired} snapshots have expired, {deleted} files are deleted")
+        total = replace(
+            total,
+            merged=total.merged + merged,
+            written=total.written + written,
+            snapshots=total.snapshots + expired,
+            deleted=total.deleted + deleted,
+        )
+    seconds = round(time.monotonic() - began, 3)
+    return replace(total, seconds=seconds, error=first_of(failed, f"{len(tables)} tables"))
+
+
+def _tables(catalog: Catalog, options: MaintainOptions) -> dict[str, tuple[str, ...]]:
+    """Return the tables of the topics asked for, or of all, by the topics' whole names."""
+    namespace = f"{options.tables.catalog}.{options.tables.namespace}"
+    found: dict[str, tuple[str, ...]] = {}
+    with refusals(namespace):
+        for identifier in catalog.list_tables(tuple(options.tables.namespace.split("."))):
+            topic = catalog.load_table(identifier).properties.get(TOPIC)
+            if topic is not None:
+                found[topic] = tuple(identifier)
+    if not found:
+        raise JobError(f"{namespace}: no table of an archive is there")
+    wanted = {full_name(topic.strip()) for topic in options.topics} or found.keys()
+    if missing := sorted(wanted - found.keys()):
+        raise JobError(f"{namespace}: {missing[0]} has no table there")
+    return {topic: found[topic] for topic in wanted}

@@ -1,0 +1,37 @@
+"""Removes old days from an archived topic: only days that are complete, and each whole.
+
+``_removed/<day>.json``, which is written first, has the mark of a day that was removed. Then the day's files go out of
+sight of all that read through :mod:`.archived`, at one moment, and its directory is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import SparkSession
+
+from .archived import DATE, archived_files, name_below, topic_directory
+from .days import MARK
+from .files import Directory
+from .merges import finish_merge, replace_files
+
+_REMOVED = "_removed"
+
+
+def removed_days(spark: SparkSession, path: str, topic: str) -> list[str]:
+    """Return the days of a topic that were removed from an archive, sorted."""
+    names = Directory(spark, topic_directory(path, topic)).names(_REMOVED)
+    return [name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")]
+
+
+def remove_days(spark: SparkSession, path: str, topic: str, days: Iterable[str]) -> None:
+    """Remove complete days of a topic, one after the other. The caller holds the topic's subscription."""
+    root, directory = Directory(spark, path), Directory(spark, topic_directory(path, topic))
+    for day in days:
+        finish_merge(directory)
+        directory.make(_REMOVED)
+        directory.write_text(f"{_REMOVED}/{day}.json", directory.read_text(f"{DATE}={day}/{MARK}"))
+        files = archived_files(spark, path, topic, day)
+        if files:
+            replace_files(root, directory, name_below(topic), f"{DATE}={day}", files, [])
+        directory.delete(f"{DATE}={day}")

@@ -1,0 +1,50 @@
+"""The columns of a table in Spark's types.
+
+Arrow's types are between both: Spark and pyiceberg convert theirs to and from them. Iceberg has no integers below 32
+bits. It lets ``int`` become ``long`` and ``float`` become ``double``, and no other type change.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import from_arrow_schema
+
+
+def storable(columns: t.StructType) -> t.StructType:
+    """Return the columns with types that Iceberg has: bytes and shorts become integers, also inside others."""
+    return t.StructType([t.StructField(each.name, _storable(each.dataType)) for each in columns.fields])
+
+
+def _storable(kind: t.DataType) -> t.DataType:
+    if isinstance(kind, t.ByteType | t.ShortType):
+        return t.IntegerType()
+    if isinstance(kind, t.StructType):
+        return storable(kind)
+    if isinstance(kind, t.ArrayType):
+        return t.ArrayType(_storable(kind.elementType))
+    if isinstance(kind, t.MapType):
+        return t.MapType(_storable(kind.keyType), _storable(kind.valueType))
+    return kind
+
+
+def in_spark(schema: Schema) -> t.StructType:
+    """Return the columns of a table."""
+    return storable(from_arrow_schema(_with_short_lists(schema_to_pyarrow(schema, include_field_ids=False))))
+
+
+def _with_short_lists(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([each.with_type(_short(each.type)) for each in schema])
+
+
+def _short(kind: pa.DataType) -> pa.DataType:
+    """Replace lists of 64-bit offsets, which Spark has no type for, by those of 32 bits."""
+    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+        return pa.list_(_short(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_short(kind.key_type), _short(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_short(each.type)) for each in kind])
+    return kind

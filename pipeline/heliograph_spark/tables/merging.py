@@ -1,0 +1,73 @@
+"""Merges the small files of a day of a table: one commit replaces the day's files by fewer ones with the same rows."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import date, timedelta
+from typing import Any
+
+from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform
+from pyspark.sql import SparkSession
+
+from heliograph_spark.plan.errors import JobError
+from heliograph_spark.run.files import COMPRESSED, Directory
+
+from .catalog import refusals
+from .columns import in_spark
+from .locations import of_hadoop
+
+_EPOCH = date(1970, 1, 1)
+
+
+def merge_day(spark: SparkSession, table: Table, column: str, day: date, files: list[Any], file_bytes: int) -> int:
+    """Replace the data files of a day of a column by as few as their bytes need, and return their number.
+
+    Raises :class:`JobError` if another commit was first, or if the rows would not be as many as before; the table is
+    as it was then.
+    """
+    name = ".".join(table.name())
+    count = files_needed(files, file_bytes)
+    data = Directory(spark, f"{of_hadoop(table.location())}/data")
+    place = f"merged-{uuid.uuid4().hex}"
+    rows = spark.read.schema(in_spark(table.schema())).parquet(*(of_hadoop(file.file_path) for file in files))
+    rows.coalesce(count).write.options(**COMPRESSED).parquet(f"{data.path}/{place}")
+    written = data.matching(f"{place}/*.parquet")
+    until = day + timedelta(days=1)
+    of_day = And(
+        GreaterThanOrEqual(column, f"{day}T00:00:00+00:00"),  # type: ignore[call-arg, arg-type, unused-ignore]
+        LessThan(column, f"{until}T00:00:00+00:00"),  # type: ignore[call-arg, arg-type, unused-ignore]
+    )
+    before = _records(table.metadata)
+    with refusals(name), table.transaction() as change:
+        change.delete(of_day)
+        change.add_files([f"{table.location()}/data/{file}" for file in written], check_duplicate_files=False)
+        after = _records(change.table_metadata)
+        if after != before:
+            raise JobError(f"{name}: the merged files of {day} would change the number of its rows by {after - before}")
+    return len(written)
+
+
+def mergeable_days(table: Table, file_bytes: int) -> dict[date, list[Any]]:
+    """Return the data files of each day that has more than its bytes need, the days in order.
+
+    A table that is not partitioned by days has none.
+    """
+    if not isinstance(table.spec().fields[0].transform, DayTransform):
+        return {}
+    days: dict[date, list[Any]] = {}
+    with refusals(".".join(table.name())):
+        for task in table.scan().plan_files():
+            days.setdefault(_EPOCH + timedelta(days=task.file.partition[0]), []).append(task.file)
+    return {day: files for day, files in sorted(days.items()) if len(files) > files_needed(files, file_bytes)}
+
+
+def files_needed(files: list[Any], file_bytes: int) -> int:
+    """Return how many files of a size have the bytes of these."""
+    return max(1, -(-sum(int(file.file_size_in_bytes) for file in files) // file_bytes))
+
+
+def _records(metadata: Any) -> int:
+    snapshot = metadata.current_snapshot()
+    return 0 if snapshot is None else int(snapshot.summary["total-records"])

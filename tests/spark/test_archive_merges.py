@@ -1,0 +1,174 @@
+"""Small files of a complete day become larger ones: what readers see at each step, and after a kill at each step."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from heliograph_spark.jobs.archive import ArchiveOptions, Tables, target_of
+from heliograph_spark.jobs.archiving.merging import in_groups, merge_day
+from heliograph_spark.jobs.archiving.parquet import ParquetTopic
+from heliograph_spark.plan.errors import OptionError
+from heliograph_spark.plan.positions import Position
+from heliograph_spark.run import merges
+from heliograph_spark.run.archived import archived_files, keep_columns, mark_complete, read_archive, topic_directory
+from heliograph_spark.run.days import MARK
+from heliograph_spark.run.files import Directory
+from heliograph_spark.run.merges import finish_merge
+from heliograph_spark.run.session import Broker
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from .stepping import Killed
+
+TOPIC = "persistent://public/default/merged"
+DAY = "2026-01-01"
+SIZE = 1 << 20
+ENDS = {TOPIC: Position(1, 1)}
+
+
+@given(st.lists(st.integers(1, 200), max_size=30), st.integers(1, 300))
+def test_groups_have_neighbours_of_about_the_size_and_no_large_files(lengths: list[int], size: int) -> None:
+    files = [(f"f{number:03}", length) for number, length in enumerate(lengths)]
+    groups = in_groups(files, size)
+    small = [name for name, length in files if length < size / 2]
+    taken = [name for group in groups for name in group]
+    assert sorted(taken) == taken
+    assert set(taken) <= set(small)
+    sizes = dict(files)
+    for group in groups:
+        assert len(group) > 1
+        assert sum(sizes[name] for name in group) <= size
+    # No file is in two groups.
+    assert len(groups) <= len(small) / 2
+
+
+@pytest.fixture
+def small_files(spark: SparkSession, tmp_path: Path) -> Path:
+    """An archive of six complete batches of a file each, the last one of another day, and a part of the next batch."""
+    keep_columns(spark, str(tmp_path), TOPIC, StructType().add("value", "long").add("added", "string"))
+    topic = Path(topic_directory(str(tmp_path), TOPIC))
+    for number in range(7):
+        day = topic / f"date={DAY if number != 5 else '2026-01-02'}"
+        day.mkdir(exist_ok=True)
+        # Older files lack a column, and have a narrower one.
+        value = pa.array([number], pa.int32() if number < 2 else pa.int64())
+        columns = {"value": value} | ({"added": pa.array(["new"])} if number > 2 else {})
+        pq.write_table(pa.table(columns), day / f"query-{number:08}-00000.parquet")
+    mark_complete(Directory(spark, str(topic)), "query", 6, ENDS)
+    (tmp_path / "_staging").mkdir()
+    return tmp_path
+
+
+def rows(spark: SparkSession, path: Path) -> list[tuple[int, str | None]]:
+    return sorted((row.value, row.added) for row in read_archive(spark, str(path), TOPIC).collect())
+
+
+ALL = [(0, None), (1, None), (2, None), (3, "new"), (4, "new"), (5, "new")]
+
+
+def test_the_files_of_a_day_become_one_before_the_day_is_marked(spark: SparkSession, small_files: Path) -> None:
+    topic = ParquetTopic(spark, str(small_files), TOPIC, SIZE)
+    assert topic.mark_days([DAY], ENDS, 0) == {DAY: 5}
+    assert archived_files(spark, str(small_files), TOPIC) == [
+        f"date={DAY}/merged-00000000-00000.parquet",
+        "date=2026-01-02/query-00000005-00000.parquet",
+    ]
+    assert rows(spark, small_files) == ALL
+    day = Path(topic_directory(str(small_files), TOPIC)) / f"date={DAY}"
+    # The file of the batch that is not complete is not the merging's.
+    names = sorted(each.name for each in day.iterdir() if not each.name.startswith("."))
+    assert names == [MARK, "merged-00000000-00000.parquet", "query-00000006-00000.parquet"]
+    assert list((small_files / "_staging").iterdir()) == []
+    # It is done; a late file is merged with it.
+    assert merge_day(spark, str(small_files), TOPIC, DAY, SIZE, "own") is None
+    mark_complete(Directory(spark, topic_directory(str(small_files), TOPIC)), "query", 7, ENDS)
+    assert merge_day(spark, str(small_files), TOPIC, DAY, SIZE, "own") == (2, 1)
+    assert rows(spark, small_files) == [*ALL, (6, "new")]
+    records = [each.name for each in day.parent.iterdir() if each.name.startswith("_mer")]
+    assert records == ["_merged-00000001.json"]
+
+
+def test_readers_have_every_row_once_at_each_step_and_after_a_kill_there(
+    spark: SparkSession, small_files: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = {name: getattr(Directory, name) for name in ("rename", "delete", "write_text")}
+    steps = 0
+    killed_at: int | None = None
+
+    def step() -> None:
+        nonlocal steps
+        if steps == killed_at:
+            raise Killed
+        steps += 1
+
+    def watched(name: str) -> Callable[..., None]:
+        def call(self: Directory, *arguments: str) -> None:
+            step()
+            calls[name](self, *arguments)
+
+        return call
+
+    for name in calls:
+        monkeypatch.setattr(Directory, name, watched(name))
+    seen = 0
+    while True:
+        copy = tmp_path_factory.mktemp("copy") / "archive"
+        shutil.copytree(small_files, copy)
+        steps, killed_at = 0, seen
+        try:
+            merge_day(spark, str(copy), TOPIC, DAY, SIZE, "own")
+            break
+        except Killed:
+            seen += 1
+            killed_at = None
+        files = archived_files(spark, str(copy), TOPIC)
+        values = sorted(
+            value
+            for file in files
+            for value in pq.ParquetFile(f"{topic_directory(str(copy), TOPIC)}/{file}")
+            .read()
+            .column("value")
+            .to_pylist()
+        )
+        assert values == list(range(6))
+        assert len(files) in (6, 2)
+        finish_merge(Directory(spark, topic_directory(str(copy), TOPIC)))
+        assert archived_files(spark, str(copy), TOPIC) == files
+        assert merge_day(spark, str(copy), TOPIC, DAY, SIZE, "other") == ((5, 1) if len(files) == 6 else None)
+    # The rename into place, both records with their renames, five files and a record less, and the staging's end.
+    assert seen >= 12
+    assert rows(spark, copy) == ALL
+
+
+def test_a_reader_that_lists_files_while_they_are_replaced_lists_them_again(
+    spark: SparkSession, small_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = merges.merges
+    reads: Iterator[int] = iter(range(100))
+
+    def merged_meanwhile(directory: Directory) -> merges.Merges:
+        # Between the reader's first question and its listing.
+        answer = found(directory)
+        if next(reads) == 0:
+            monkeypatch.setattr(merges, "merges", found)
+            merge_day(spark, str(small_files), TOPIC, DAY, SIZE, "own")
+        return answer
+
+    monkeypatch.setattr(merges, "merges", merged_meanwhile)
+    assert rows(spark, small_files) == ALL
+
+
+def test_merging_needs_complete_days_and_files(spark: SparkSession, tmp_path: Path) -> None:
+    options = ArchiveOptions(broker=Broker("pulsar://127.0.0.1:1"), path=str(tmp_path), merge_bytes=SIZE)
+    with pytest.raises(OptionError, match="--merge-to is for complete days, and --day-complete-after infinite makes"):
+        target_of(spark, replace(options, day_complete_after_ms=-1))
+    with pytest.raises(OptionError, match="--merge-to is for archives in files"):
+        target_of(spark, replace(options, tables=Tables("c")))

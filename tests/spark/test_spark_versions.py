@@ -1,0 +1,70 @@
+"""The data source and its jobs on each version of Spark that docs/pipeline.md names; an older one is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+
+from .conftest import PIPELINE
+
+PROGRAM = Path(__file__).with_name("versions_program.py")
+#: Where scripts/spark-versions has installed the other versions, each in a directory of its name.
+INSTALLED = os.environ.get("HELIOGRAPH_SPARK_VERSIONS")
+#: The oldest one, and the newest of each minor version.
+VERSIONS = ("4.0.0", "4.1.4", "4.2.1", pyspark.__version__)
+
+
+def environment(*first: Path) -> dict[str, str]:
+    """Return the variables of a program that finds the packages in these directories before all others."""
+    paths = os.pathsep.join([*map(str, first), str(PIPELINE), os.environ.get("PYTHONPATH", "")])
+    variables = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "SPARK_MASTER")}
+    return variables | {"PYTHONPATH": paths, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_source_the_sink_and_the_jobs_run(broker: BrokerProcess, topic: str, tmp_path: Path, version: str) -> None:
+    if INSTALLED is None:
+        pytest.skip("scripts/spark-versions fetches other versions of Spark (1.4 GB), and runs this on each")
+    overlay = [] if version == pyspark.__version__ else [Path(INSTALLED, version)]
+    command = [sys.executable, str(PROGRAM), broker.service_url, broker.http_url, topic]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(*overlay), capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.pop("spark") == version
+    release = tuple(map(int, version.split(".")[:2]))
+    every = ["four=four", "one=one", "three=three", "two=two"]
+    refused = "{} needs Spark {} or later, and this is Spark " + version + ": leave it out"
+    assert found == {
+        "batch": ["one=one", "two=two"],
+        "stream": every,
+        "filters": every if release >= (4, 1) else refused.format("pushDownFilters", "4.1"),
+        "limited": every if release >= (4, 2) else refused.format("maxOffsetsPerTrigger", "4.2"),
+        "archive": [4, 0, None],
+        "replay": [4, None],
+        "compact": None,
+        "usage": None,
+    }
+
+
+def test_an_older_spark_is_refused_with_the_versions_that_are_supported(tmp_path: Path) -> None:
+    (tmp_path / "pyspark").mkdir()
+    # The modules that such a Spark has, as far as they are imported before its version is read.
+    (tmp_path / "pyspark" / "__init__.py").write_text('__version__ = "3.5.5"\n')
+    (tmp_path / "pyspark" / "sql.py").write_text("class SparkSession: ...\n")
+    (tmp_path / "pyspark" / "errors.py").write_text("class AnalysisException(Exception): ...\n")
+    text = "Spark 3.5.5 has no data sources in Python; valid: Spark 4.0 to 4.3"
+    job = [sys.executable, "-m", "heliograph_spark", "archive", "--path", "archive"]
+    done = subprocess.run(job, env=environment(tmp_path), capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"heliograph-spark: {text}")
+    registering = [sys.executable, "-c", "import heliograph_spark; heliograph_spark.register(None)"]
+    done = subprocess.run(registering, env=environment(tmp_path), capture_output=True, text=True, timeout=100)
+    assert f"PulsarSourceError: {text}" in done.stderr.splitlines()[-1]
