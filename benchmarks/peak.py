@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import psutil
 
@@ -38,10 +39,11 @@ class Peak:
 
     def _seen(self, process: psutil.Process) -> None:
         try:
-            name, used = process.name(), process.memory_info().rss / (1 << 20)
-        except psutil.NoSuchProcess:
+            # Not by its name: a process that Java has just made still has Java's memory, and the name of a thread.
+            program, used = Path(process.exe()).name, process.memory_info().rss / (1 << 20)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
             return
-        if name == "java":
+        if program == "java":
             self.java = max(self.java, used)
-        else:
+        elif program.startswith("python"):
             self.python = max(self.python, used)
