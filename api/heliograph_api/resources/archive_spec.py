@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from heliograph_api.values.quoting import quoted
 
-from .cel import SIZE, InSchema, Rule
-from .fields import Contradiction, Model, Reference, Size
+from .cel import DURATION, SIZE, InSchema, Rule
+from .fields import Contradiction, Duration, Model, Reference, Size
 
 SUBSCRIPTION: Final = "heliograph-archive"
 """The durable subscription of the archive: it is acknowledged up to the last message in the files, and no further."""
@@ -81,6 +81,15 @@ def _file_size(size: int) -> int:
 
 
 _SMALL_FILE = "files so small are read slowly; valid: 1Mi or more"
+_NO_AGE = "not an age of days to remove; valid: more than 0, such as 90d, or leave it out to keep all"
+
+
+def _age(ms: int) -> int:
+    if ms <= 0:
+        raise ValueError(_NO_AGE)
+    return ms
+
+
 _MASTER = r"^(local(\\[([*]|[1-9][0-9]?)\\])?|k8s://https?://[^ ]+)$"
 _NO_MASTER = "valid: local[*], local[NUMBER], or k8s://https://HOST:PORT, such as k8s://https://kubernetes.default.svc"
 
@@ -102,6 +111,8 @@ Schedule = Annotated[
     ),
 ]
 """Times, as CronJobs read them."""
+FileSize = Annotated[Size, AfterValidator(_file_size), Rule(SIZE.where("self", "v >= 1048576"), _SMALL_FILE)]
+"""Bytes of a file, 1 MiB or more."""
 ArchivePath = Annotated[
     str,
     AfterValidator(_path),
@@ -136,12 +147,14 @@ class ArchiveSpec(Model):
     """Format of the files."""
     suspend: bool = False
     """Whether runs are suspended. The subscription stays, so messages that are not archived stay stored."""
-    file_size: Annotated[
-        Size,
-        AfterValidator(_file_size),
-        Rule(SIZE.where("self", "v >= 1048576"), _SMALL_FILE),
-    ] = DEFAULT_FILE_SIZE
+    file_size: FileSize = DEFAULT_FILE_SIZE
     """Approximate size at which a file is closed and the next one started."""
+    merge_to: FileSize | None = None
+    """Approximate size of the files into which smaller ones of a day are merged when the day is complete. Default: none
+    are merged."""
+    keep: Annotated[Duration, AfterValidator(_age), Rule(DURATION.where("self", "v > 0"), _NO_AGE)] | None = None
+    """Age after which a complete day is removed from the archive, such as 90d, counted from the day's end. Default:
+    never."""
     volume_claim_ref: Reference | None = None
     """The PersistentVolumeClaim that is mounted at /archive in the job's pods."""
     secret_ref: Reference | None = None

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from heliograph_api.resources.archive_consent_spec import ArchiveJobsSpec
 from heliograph_api.resources.archive_spec import MOUNT, SUBSCRIPTION, ArchiveSpec
+from heliograph_api.values.durations import format_duration
 
 from heliograph_operator.objects.kinds import API_VERSION, GROUP, Body, Kind
 
@@ -166,6 +167,10 @@ def _arguments(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite,
         "--master": spec.master,
         "--result": RESULT,
     }
+    if spec.merge_to is not None:
+        options["--merge-to"] = str(spec.merge_to)
+    if spec.keep is not None:
+        options["--keep"] = format_duration(spec.keep)
     conf = (_executors(spec, body, site, jobs) if spec.master.startswith("k8s:") else {}) | spec.conf
     given = [f"{option}={value}" for option, value in options.items()]
     return ["archive", *given, *(f"--conf={name}={value}" for name, value in conf.items())]

@@ -47,6 +47,8 @@ def test_what_the_resource_says_is_in_the_pod() -> None:
         secretRef={"name": "s3"},
         resources=resources,
         fileSize="1Mi",
+        mergeTo="1Gi",
+        keep="90d",
         conf={"spark.driver.memory": "1g"},
     )
     (container,) = pod["containers"]
@@ -54,7 +56,11 @@ def test_what_the_resource_says_is_in_the_pod() -> None:
     assert container["image"] == "mine:2"
     assert container["envFrom"] == [{"secretRef": {"name": "s3"}}]
     assert container["resources"] == resources
-    assert {"--file-size=1048576", "--master=local[*]", "--conf=spark.driver.memory=1g"} <= set(container["args"])
+    expected = {"--file-size=1048576", "--merge-to=1073741824", "--keep=90d", "--master=local[*]"}
+    assert expected | {"--conf=spark.driver.memory=1g"} <= set(container["args"])
+    # An image of an older version knows neither.
+    (container,) = pod_of()["containers"]
+    assert not any(argument.startswith(("--merge-to", "--keep")) for argument in container["args"])
 
 
 def test_the_pods_are_as_the_cluster_says() -> None:
