@@ -13,7 +13,8 @@ from typing import ClassVar, Protocol
 
 import pulsar
 from heliograph_spark.run.archived import topic_directory
-from pyarrow import dataset
+from pyarrow import RecordBatch, dataset
+from pyiceberg.catalog import load_catalog
 
 from tests.support.clients import DEADLINE_MS, RunningBroker, connect, rest
 
@@ -37,6 +38,10 @@ class Source:
     @property
     def path(self) -> str:
         return f"persistent/public/default/{self.name}"
+
+    @property
+    def topic(self) -> str:
+        return f"persistent://public/default/{self.name}"
 
 
 class Target(Protocol):
@@ -73,19 +78,25 @@ class Archive:
     def __init__(self, source: Source, directory: Path) -> None:
         self._source = source
         self.path = directory / "archive"
+        self.job = self._job(directory, "archive", self.path / "_checkpoint", "--path", str(self.path))
+
+    def _job(self, directory: Path, name: str, state: Path, *target: str) -> Killed:
+        source = self._source
         broker = source.broker
-        arguments = [sys.executable, "-m", "heliograph_spark", "archive", "--master", "local[2]"]
-        arguments += ["--topic", source.name, "--path", str(self.path), "--subscription", self._SUBSCRIPTION]
+        arguments = [sys.executable, "-m", "heliograph_spark", "archive", "--master", "local[2]", *target]
+        arguments += ["--topic", source.name, "--subscription", self._SUBSCRIPTION]
         arguments += ["--service-url", broker.service_url, "--admin-url", broker.http_url]
         arguments += ["--option", f"maxBytesPerTrigger={source.trigger_bytes}", "--option", "maxEntriesPerSplit=50"]
-        self.job = Killed(arguments, self.path / "_checkpoint", directory / "archive.log")
+        return Killed(arguments, state, directory / f"{name}.log")
 
     def finish(self) -> None:
         self.job.finish()
 
+    def _batches(self, columns: list[str]) -> Iterator[RecordBatch]:
+        yield from dataset.dataset(topic_directory(str(self.path), self._source.topic)).to_batches(columns=columns)
+
     def rows(self) -> Iterator[Row]:
-        files = dataset.dataset(topic_directory(str(self.path), f"persistent://public/default/{self._source.name}"))
-        for batch in files.to_batches(columns=["__topic", "__messageId", "__key", "value"]):
+        for batch in self._batches(["__topic", "__messageId", "__key", "value"]):
             for row in batch.to_pylist():
                 at = pulsar.MessageId.deserialize(row["__messageId"])
                 yield Row(bytes(row["__key"]).decode(), row["value"], _id(row["__topic"], at))
@@ -97,6 +108,31 @@ class Archive:
             if left := stats["subscriptions"][self._SUBSCRIPTION]["msgBacklog"]:
                 found.append(f"partition {partition}: {left} messages are not acknowledged")
         return found
+
+
+class Iceberg(Archive):
+    """An Iceberg table of ``heliograph-spark archive``, in a catalog in SQLite."""
+
+    _SUBSCRIPTION: ClassVar = "heliograph-iceberg"
+
+    def __init__(self, source: Source, directory: Path) -> None:
+        self._source = source
+        self.path = directory / "iceberg"
+        self.path.mkdir()
+        warehouse = self.path.as_uri()
+        self._catalog = {"type": "sql", "uri": f"sqlite:///{self.path}/catalog.db", "warehouse": warehouse}
+        state = self.path / "state"
+        target = ["--format", "iceberg", "--catalog", "kills", "--checkpoint", str(state)]
+        for name, value in self._catalog.items():
+            target += ["--catalog-property", f"{name}={value}"]
+        self.job = self._job(directory, "iceberg", state, *target)
+
+    def _batches(self, columns: list[str]) -> Iterator[RecordBatch]:
+        (name,) = (catalog := load_catalog("kills", **self._catalog)).list_tables("archive")
+        try:
+            yield from catalog.load_table(name).scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
+        finally:
+            catalog.close()
 
 
 class Sink:
@@ -136,4 +172,4 @@ class Sink:
         return []
 
 
-TARGETS: Mapping[str, TargetKind] = {"archive": Archive, "sink": Sink}
+TARGETS: Mapping[str, TargetKind] = {"archive": Archive, "iceberg": Iceberg, "sink": Sink}
