@@ -14,18 +14,20 @@ import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from heliograph_api.admin.admin_client import AdminClient, AdminError
-from heliograph_spark.jobs.archive import ArchiveOptions, archive
+from heliograph_spark.jobs.archive import ArchiveOptions, Tables, archive
 from heliograph_spark.jobs.compact import CompactOptions, compact, read_table
 from heliograph_spark.jobs.replay import ReplayOptions, replay
 from heliograph_spark.jobs.usage import UsageOptions, usage
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.run.session import Broker, SessionOptions, build_session, reason
+from pyiceberg.catalog import load_catalog
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -38,6 +40,9 @@ from .flights import Expected, PublishFailed, publish
 MANIFEST = Path(__file__).with_name("pipeline.yaml")
 TOPIC = "persistent://nyc13/pipeline/flights"
 AGAIN = "persistent://nyc13/pipeline/again"
+#: The Iceberg tables of the topic have every flight, and the last one of each aircraft.
+TABLE = "archive.nyc13_pipeline_flights"
+LAST_TABLE = f"{TABLE}_last"
 _PLOT = re.compile(r'<img id="(\w+)"[^>]*src="data:image/png;base64,([^"]+)"')
 
 
@@ -97,6 +102,8 @@ def _run(broker: ChildBroker, spark: SparkSession, out: Path, limit: int | None)
     checks.equal("archive: messages", expected.messages, archived.rows)
     checks.equal("archive: messages not archived", 0, archived.lag)
 
+    _check_tables(checks, expected, urls, spark, out)
+
     again = ReplayOptions(urls, path, TOPIC, AGAIN, producer_name="replay")
     replayed = _timed("replayed", lambda: replay(spark, again), lambda done: done.rows)
     checks.equal("replay: messages", expected.messages, replayed.rows)
@@ -116,6 +123,30 @@ def _run(broker: ChildBroker, spark: SparkSession, out: Path, limit: int | None)
     _timed("reported", lambda: usage(spark, report), lambda done: done.messages)
     _check_report(checks, expected, out / "report")
     return checks
+
+
+def _check_tables(checks: Checks, expected: Expected, urls: Broker, spark: SparkSession, out: Path) -> None:
+    """Archive into Iceberg tables, of all flights and of the last ones, and read them back by another library."""
+    properties = {"type": "sql", "uri": f"sqlite:///{out}/tables.db", "warehouse": (out / "tables").resolve().as_uri()}
+    for name, last_values in ((TABLE, False), (LAST_TABLE, True)):
+        tables = Tables("flights", properties, last_values=last_values)
+        state = str(out / f"{name}.state")
+        options = ArchiveOptions(urls, topics=(TOPIC,), tables=tables, subscription=name, checkpoint=state)
+        done = _timed(f"into {name}", lambda options=options: archive(spark, options), lambda done: done.rows)
+        checks.equal(f"{name}: error", None, done.error)
+        checks.equal(f"{name}: messages not archived", 0, done.lag)
+    catalog = load_catalog("flights", **properties)
+    aircraft = catalog.load_table(TABLE).scan(selected_fields=("__key",)).to_arrow()["__key"].to_pylist()
+    checks.equal(f"{TABLE}: messages", expected.messages, len(aircraft))
+    of_aircraft = Counter(key.decode() for key in aircraft if key is not None)
+    checks.equal(f"{TABLE}: flights of each aircraft", expected.of_aircraft, of_aircraft)
+    last = catalog.load_table(LAST_TABLE).scan().to_arrow().to_pylist()
+    catalog.close()
+    checks.equal(f"{LAST_TABLE}: aircraft", len(expected.last), len(last))
+    rows = {row["__key"].decode(): row for row in last}
+    for key, flight in expected.last.items():
+        found = {name: rows[key][name] for name in flight} if key in rows else None
+        checks.equal(f"{LAST_TABLE}: last flight of {key}", flight, found)
 
 
 def _timed(what: str, work: Any, count: Any, of: str = "messages") -> Any:
