@@ -1,4 +1,4 @@
-"""Pulsar's own programs in Java: the place where ``scripts/java-tools`` puts them, and the start of a JVM."""
+"""Programs of others in Java: the place where ``scripts/java-tools`` puts them, and the start of a JVM."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def write_client_conf(directory: Path, http_url: str, service_url: str) -> Path:
 
 
 def missing(kinds: str) -> str | None:
-    """Return what keeps the tools of a set (``admin``, ``client``) from running here, None if nothing does."""
+    """Return what keeps the tools of a set (such as ``client``) from running here, None if nothing does."""
     if shutil.which("java") is None or shutil.which("javac") is None:
         return "no Java compiler on this machine"
     if not (FETCHED / f".installed-{kinds}").exists():
-        return "not fetched: run scripts/java-tools"
+        return f"not fetched: run scripts/java-tools {kinds}"
     return None

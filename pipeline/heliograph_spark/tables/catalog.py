@@ -16,10 +16,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from heliograph_spark.plan.errors import JobError
 
 #: Errors that catalogs, tables and their files raise; they have no common base. Those of HTTP and of file systems are
-#: an OSError.
+#: an OSError. That of a REST catalog without an operation is a NotImplementedError.
 _REFUSALS = (
     OSError,
     ValueError,
+    NotImplementedError,
     SQLAlchemyError,
     *(each for each in vars(exceptions).values() if isinstance(each, type) and issubclass(each, Exception)),
 )

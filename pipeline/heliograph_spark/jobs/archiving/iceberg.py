@@ -30,10 +30,11 @@ class IcebergArchive:
         self.checkpoint = checkpoint
 
     def prepare(self) -> None:
-        """Make the namespace and those above it."""
+        """Make the namespace and those above it, if it is not there: not everybody who writes tables may make one."""
         with refusals(f"catalog {self._name}, namespace {'.'.join(self._namespace)}"):
-            for levels in range(1, len(self._namespace) + 1):
-                self._catalog.create_namespace_if_not_exists(self._namespace[:levels])
+            if not self._catalog.namespace_exists(self._namespace):
+                for levels in range(1, len(self._namespace) + 1):
+                    self._catalog.create_namespace_if_not_exists(self._namespace[:levels])
 
     def topic(self, name: str) -> TopicTable:
         """Return the table of a topic; that of last values has a name of its own."""
