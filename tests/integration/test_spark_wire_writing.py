@@ -16,6 +16,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.wire.brokers import Brokers
 from heliograph_spark.wire.failures import Refused
+from heliograph_spark.wire.frames import Frames
 from heliograph_spark.wire.producer import NameBusy, Producer
 from heliograph_spark.wire.window import Window
 
@@ -104,6 +105,28 @@ def test_without_deduplication_everything_is_there_at_least_once_and_in_order(
     send_all(producer, range(900, 1000))
     producer.close()
     assert list(dict.fromkeys(stored(brokers, topic))) == list(range(1000))
+
+
+class DamagedOnce(Frames):
+    """Frames of which the fifth one is damaged on its way, when they are sent for the first time."""
+
+    def unacknowledged(self) -> bytes | memoryview:
+        data = bytearray(super().unacknowledged())
+        if self.tries == 1:
+            data[self.ends[4] - 1] ^= 1
+        return bytes(data)
+
+
+def test_what_is_damaged_on_its_way_is_stored_before_what_comes_after_it(
+    own_broker: BrokerProcess, brokers: Brokers, topic: str
+) -> None:
+    deduplicate(own_broker)
+    producer = opened(brokers, topic, name="me")
+    frames = frames_of(producer, range(10))
+    producer.send(DamagedOnce(frames.data, frames.ends, frames.sequences, frames.messages))
+    send_all(producer, range(10, 20))
+    producer.close()
+    assert stored(brokers, topic) == list(range(20))
 
 
 def test_a_producer_goes_on_after_its_topic_was_unloaded(

@@ -17,6 +17,7 @@ from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.policies import deduplication
 from heliograph_broker.messaging.policies.deduplication import PURGE_INTERVAL_MS, SNAPSHOT_ENTRIES
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.usecases import publishing
 
 from tests.support.core import Client, Core
 from tests.support.entries import make_frame
@@ -174,6 +175,32 @@ def test_a_producer_is_closed_before_it_stores_what_is_behind_an_entry_that_coul
     assert duplicates(client) == []
     assert [sequence_id for sequence_id, _, _ in client.receipts] == [0, 1, 2, 3]
     assert (stored(topic), last(topic)) == (5, 3)
+
+
+def test_a_producer_is_closed_before_it_stores_what_is_behind_an_entry_that_was_damaged(core: Core) -> None:
+    topic, client = core.topic(), Client()
+    producer = core.producer(topic, client)
+
+    def send_damaged() -> None:
+        _, frame = make_frame(b"m1", sequence_id=1)
+        publishing.publish(producer, 1, 0, frame[:-1] + b"?", False, 5 << 20)
+
+    send(core, producer, 0)
+    core.commit()
+    send_damaged()
+    send(core, producer, 2)
+    assert client.closed_producers == [producer.producer_id]
+    producer = core.producer(topic, client)
+    send(core, producer, 1, 2)
+    core.commit()
+    # A repetition of what is stored may be damaged: nothing is lost with it.
+    send_damaged()
+    send(core, producer, 3)
+    core.commit()
+    assert client.closed_producers == [producer.producer_id]
+    assert [sequence_id for sequence_id, _ in client.errors] == [1, 1]
+    assert duplicates(client) == []
+    assert (stored(topic), last(topic)) == (4, 3)
 
 
 def test_a_producer_that_sends_again_what_could_not_be_stored_is_not_closed(core: Core) -> None:

@@ -176,6 +176,11 @@ class Deduplication:
             successor.sink.send_producer_ready(successor)
         return True
 
+    def damaged(self, name: str, sequence_id: int) -> None:
+        """An entry of the producer of that name was damaged on its way: it could not be stored, as above."""
+        if sequence_id > self._under_way.get(name, self._durable.get(name, -1)):
+            self._failed.setdefault(name, (sequence_id, 0))
+
     def submitted(self, name: str, offset: int) -> None:
         """The store has taken the entry that was admitted last, from the producer of that name."""
         place, last = self._admitted

@@ -18,6 +18,7 @@ from heliograph_broker.messaging.acknowledgment.stored_topic import StoredTopic,
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import (
     BrokerError,
+    ChecksumFailed,
     Conflict,
     Done,
     PersistenceError,
@@ -271,6 +272,8 @@ class Topic(BaseTopic[Subscription], StoredTopic):
 
     def refuse(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
         """Tell a producer that an entry is not stored, after the receipts of what came before it."""
+        if self.deduplication is not None and isinstance(error, ChecksumFailed):
+            self.deduplication.damaged(producer.name, sequence_id)
         answers = self.pending_answers
         answers.refuse(self.log.next_offset, producer, sequence_id, error)
         if not answers.in_flight:
