@@ -335,6 +335,7 @@ def with_peer() -> Iterator[Callable[..., tuple[Producer, list[int]]]]:
         fake = FakeBroker(peer)
         peer.url = fake.url
         brokers = Brokers(connection_to(fake.url))
+        brokers.answered_within_s = settings.pop("answered_within_s", brokers.answered_within_s)
         ends.extend((brokers.close, lambda: fake.__exit__(None, None, None)))
         taken: list[int] = []
         settings.setdefault("receipt_within_s", 1.0)
@@ -460,6 +461,36 @@ def test_a_message_of_which_a_chunk_was_not_stored_is_sent_again_from_its_first_
     assert sum(taken) == 1
     assert (window.bytes, window.frames, producer.pending_messages) == (0, 0, 0)
     producer.close()
+
+
+class Deaf(Peer):
+    """Never answers CLOSE_PRODUCER, and counts its connections."""
+
+    connections = 0
+
+    def __call__(self, frame: Frame) -> bytes | None:
+        if frame.command.type == Type.CLOSE_PRODUCER:
+            return b""
+        self.connections += frame.command.type == Type.CONNECT
+        return super().__call__(frame)
+
+
+def test_a_late_receipt_of_a_chunk_is_not_that_of_one_that_was_sent_again(with_peer: Made) -> None:
+    def stores_late(producer: int, number: int, time: int) -> bytes:
+        if time == 1:
+            return error_of(producer, number, wire.PersistenceError)
+        if time < 4:
+            return b""
+        if peer.connections > 1:
+            return receipt(producer, number, time)
+        # The chunks of before are stored meanwhile, and of those that are sent again only the first one is.
+        return b"".join(receipt(producer, number, entry) for entry in (2, 3, 4)) if time == 4 else b""
+
+    peer = Deaf(stores_late)
+    producer, taken = with_peer(peer, receipt_within_s=10.0, answered_within_s=0.3)
+    producer.send(joined([frame_of(producer, 0)] * 3, [0, 0, 0], [0, 0, 1]))
+    producer.flush()
+    assert (peer.connections, len(peer.sent), sum(taken)) == (2, 6, 1)
 
 
 def test_a_producer_that_the_broker_closed_registers_again_and_sends_only_what_has_no_receipt(with_peer: Made) -> None:

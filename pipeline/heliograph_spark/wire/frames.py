@@ -32,6 +32,11 @@ class Frames:
         """The number of bytes."""
         return len(self.data)
 
+    @property
+    def in_chunks(self) -> bool:
+        """Whether there are chunks of a message, of which only the last one counts as one."""
+        return 0 in self.messages
+
     def unacknowledged(self) -> bytes | memoryview:
         """Return the frames that have no receipt yet."""
         if not self.acknowledged:

@@ -406,6 +406,9 @@ class Producer:
             self._close_at(link)
         except Passing as error:
             self._trouble = error
+            if any(frames.in_chunks for frames in self._pending):
+                # Receipts of chunks that still came over it would pass for those of the chunks that are sent again.
+                link.close()
         # What still came for the frames of before; errors of those behind the first one say nothing new.
         self._take_receipts(self._outbox.take(), 0)
         self._again_after_pause()
