@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from heliograph_spark.plan.errors import JobError, PulsarSourceError
 from heliograph_spark.plan.positions import Position
 from heliograph_spark.wire.brokers import Brokers, shared
 from heliograph_spark.wire.entry_reader import EARLIEST, Entry, EntryReader
+from heliograph_spark.wire.stream import Address, Stream
 from heliograph_spark.wire.subscription import HeldSubscription
 
 from tests.support.broker_process import BrokerProcess
@@ -192,6 +195,32 @@ def test_a_forked_process_has_links_of_its_own(own_broker: BrokerProcess, topic:
         found += read_until(reader, lambda entries: len(found) + len(entries) >= 200)
         assert contents(found) == numbers(1, 200)
     brokers.close()
+
+
+def test_a_peer_that_takes_bytes_slowly_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Four seconds pass whenever somebody looks.
+    clock = itertools.count(step=4)
+    monkeypatch.setattr("heliograph_spark.wire.stream.time", SimpleNamespace(monotonic=clock.__next__))
+    taken = 0
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stream = Stream(Address("127.0.0.1", server.getsockname()[1]), {}, secured=False, within_s=30)
+        peer, _ = server.accept()
+
+        def take() -> None:
+            nonlocal taken
+            while data := peer.recv(1 << 20):
+                taken += len(data)
+
+        taking = threading.Thread(target=take)
+        taking.start()
+        try:
+            stream.send(bytes(64 << 20), 10)
+        finally:
+            stream.end()
+            taking.join(60)
+            peer.close()
+            stream.close()
+    assert taken == 64 << 20
 
 
 def test_of_several_hosts_the_one_that_answers_is_used(own_broker: BrokerProcess, topic: str) -> None:

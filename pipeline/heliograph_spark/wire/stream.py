@@ -18,7 +18,7 @@ from .failures import LinkLost
 
 #: Bytes of one read from the socket.
 _READ_BYTES = 256 << 10
-#: Time (s) within which a broker takes what is sent.
+#: Time (s) within which a broker takes some of what is sent.
 WRITTEN_WITHIN_S = 30.0
 
 
@@ -50,7 +50,7 @@ class Stream:
         self._io = threading.Lock()
 
     def send(self, data: bytes | memoryview, within_s: float = WRITTEN_WITHIN_S) -> None:
-        """Send all of the bytes. Raises :class:`OSError`."""
+        """Send all of the bytes. Raises :class:`OSError`, also if none of them is taken for ``within_s`` seconds."""
         left = memoryview(data)
         until = time.monotonic() + within_s
         with self._sending:
@@ -59,6 +59,7 @@ class Stream:
                 try:
                     with self._io:
                         left = left[self._socket.send(left) :]
+                    until = time.monotonic() + within_s
                     continue
                 except (BlockingIOError, ssl.SSLWantWriteError):
                     pass
