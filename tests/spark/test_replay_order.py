@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pulsar
@@ -100,6 +101,9 @@ def test_by_event_time_each_key_keeps_the_order_in_which_it_was_published(
     assert contents(client, by_publish) == ["a10", "a30", "c40", "b5", "b20", "c7"]
     with pytest.raises(OptionError, match="--order event and --producer-name"):
         replay(spark, options(broker, tmp_path, topic, by_event, order="event", producer_name="r"))
+    named = Broker(broker.service_url, broker.http_url, {"pulsar.producer.producerName": "r"})
+    with pytest.raises(OptionError, match="--order event and --producer-name"):
+        replay(spark, replace(options(broker, tmp_path, topic, by_event, order="event"), broker=named))
 
 
 def test_the_gaps_between_event_times_are_kept_with_a_speed(

@@ -43,6 +43,7 @@ def publish_moving_keys(client: pulsar.Client, topic: str, numbers: range) -> No
             b"%d" % number,
             ignore_receipt,
             partition_key=f"k{number % KEYS}" if number % 7 else None,
+            ordering_key=f"o{number % 3}" if number % 5 else None,
             event_timestamp=1_700_000_000_000 + number * 7919 % 1000,
         )
         if number % 500 == 499:
@@ -58,7 +59,7 @@ def publish_moving_keys(client: pulsar.Client, topic: str, numbers: range) -> No
 
 
 def archive_all(spark: SparkSession, broker: BrokerProcess, topic: str, path: Path) -> None:
-    urls = Broker(broker.service_url, broker.http_url)
+    urls = Broker(broker.service_url, broker.http_url, {"includeColumns": "__orderingKey"})
     assert archive_job(spark, ArchiveOptions(urls, str(path), (topic,))).error is None
 
 
@@ -107,6 +108,7 @@ def test_however_often_a_replay_is_killed_every_message_is_there_once_and_in_ord
     assert sum(numbers) == MESSAGES * (MESSAGES - 1) // 2
     originals = {(each.properties()["replay.topic"], each.properties()["replay.messageId"]) for each in found}
     assert len(originals) == MESSAGES
+    assert all(each.ordering_key() == (f"o{int(each.data()) % 3}" if int(each.data()) % 5 else "") for each in found)
     for key in range(KEYS):
         of_key = [number for number in numbers if number % KEYS == key and number % 7]
         assert of_key == sorted(of_key)
@@ -185,15 +187,18 @@ def test_a_replay_whose_messages_left_the_archive_does_not_go_on(
 def test_a_replay_that_the_broker_has_forgotten_goes_on_by_what_the_target_has_stored(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path, trims_exactly: None
 ) -> None:
-    target = deduplicated(broker, 2)
+    target = deduplicated(broker, 3)
     client.create_producer(f"{target}-partition-0").send(b"before")
     given = begun(spark, broker, client, topic, tmp_path, target)
     name = f"persistent/public/default/{target}"
+    # No message of the replay goes to this partition.
+    client.create_producer(f"{target}-partition-1").send(b"deleted")
+    rest(broker, "DELETE", f"{name}-partition-1/truncate")
     rest(broker, "POST", f"{name}/deduplicationEnabled", False)
-    client.create_producer(f"{target}-partition-1").send(b"after")
+    client.create_producer(f"{target}-partition-2").send(b"after")
     rest(broker, "POST", f"{name}/deduplicationEnabled", True)
     producer = BegunReplay.from_json((tmp_path / "state" / "replay.json").read_text(), "").producer
-    for partition in range(2):
+    for partition in (0, 2):
         forgotten = client.create_producer(f"{target}-partition-{partition}", producer_name=producer)
         assert forgotten.last_sequence_id() == -1
         forgotten.close()

@@ -15,7 +15,7 @@ from heliograph_spark.plan.timestamps import parse_moment, write_moment
 from heliograph_spark.run.encoding import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import StructType
+from pyspark.sql.types import MapType, StringType, StructType
 
 from .test_sender import rows
 
@@ -133,6 +133,20 @@ def test_a_message_without_a_sequence_id_is_refused_before_anything_is_sent() ->
     assert encoded_rows(rows, encoder, 1, 1, numbered=False).column("entry").to_pylist() == [1 << 20]
     with pytest.raises(PulsarSourceError, match="message 7:1048576:-1 cannot have a sequence id"):
         encoded_rows(rows, encoder, 1, 1, numbered=True)
+
+
+def test_a_message_that_was_replayed_before_names_its_last_original_only() -> None:
+    columns = StructType().add("value", "string").add("__messageProperties", MapType(StringType(), StringType()))
+    given = {"own": "1", "replay.topic": "first", "replay.messageId": "1:1", "replay.publishTime": "5"}
+    at = pulsar.MessageId(-1, 7, 2, -1).serialize()
+    named = {"__messageId": at, "__topic": "t", "__publishTime": 9, "__number": 0}
+    found = rows(columns, ("x", given))
+    for name, content in named.items():
+        found = found.append_column(name, pa.array([content]))
+    encoded = encoded_rows(found, Encoder(columns, topic_given=True), 1, 1, numbered=False)
+    assert encoded.column("properties").to_pylist() == [
+        [("own", "1"), ("replay.publishTime", "9"), ("replay.messageId", "7:2"), ("replay.topic", "t")]
+    ]
 
 
 def test_a_key_goes_on_with_another_producer_when_the_first_ones_messages_are_stored() -> None:

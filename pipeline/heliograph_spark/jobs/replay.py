@@ -103,6 +103,8 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     checkpoint = _checkpoint(spark, options, source, target)
     name = options.producer_name if checkpoint is None else checkpoint.producer
     writing = write_options({"topic": target, **options.broker.source_options(pulsar_producer_producerName=name)})
+    by_position = writing.producer_name is not None and checkpoint is None
+    _check_order(options.order, by_position=by_position)
     rows = _archived(spark, options, source)
     schema, columns = _written_as(writing.connection, source, target, rows.schema)
     _check_target(writing, target, "--producer-name" if checkpoint is None else "--checkpoint")
@@ -110,7 +112,6 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     if checkpoint is not None:
         checkpoint.check_target(target, partitions)
     tasks = min(len(partitions), spark.sparkContext.defaultParallelism)
-    by_position = writing.producer_name is not None and checkpoint is None
     lasts = None if checkpoint is None else checkpoint.lasts
     messages = encoded(rows, columns, schema, len(partitions), tasks, by_position=by_position, lasts=lasts)
     in_order = ordered(messages, tasks, options.order, by_position=by_position, by_turn=checkpoint is not None)
@@ -159,15 +160,19 @@ def _check_options(options: ReplayOptions) -> None:
         raise OptionError(f"--speed: {options.speed} is no factor above zero")
     if None not in (options.from_ms, options.until_ms) and options.from_ms >= options.until_ms:  # type: ignore[operator]
         raise OptionError("--from and --until: the range ends before it begins")
-    if options.order == "event" and options.producer_name is not None:
-        raise OptionError(
-            "--order event and --producer-name exclude each other: sequence ids go up with the positions, which event"
-            " times need not do; --checkpoint has sequence ids for both orders"
-        )
     if options.checkpoint is not None and options.producer_name is not None:
         raise OptionError("--checkpoint and --producer-name exclude each other: a checkpoint has a name of its own")
     if options.checkpoint is not None and options.broker.admin_url is None:
         raise OptionError("--checkpoint needs --admin-url, which tells whether the target deduplicates")
+
+
+def _check_order(order: Order, *, by_position: bool) -> None:
+    """Raise :class:`OptionError` for an order that is not that of sequence ids which follow from the positions."""
+    if order == "event" and by_position:
+        raise OptionError(
+            "--order event and --producer-name exclude each other: sequence ids go up with the positions, which event"
+            " times need not do; --checkpoint has sequence ids for both orders"
+        )
 
 
 def _checkpoint(spark: SparkSession, options: ReplayOptions, source: str, target: str) -> ReplayCheckpoint | None:
@@ -208,8 +213,12 @@ def _stored(
         return [UNUSED] * len(partitions)
     last_ids = dict(zip(partitions, resender.last_sequences(), strict=True))
     checkpoint.begin(parts, connection, partitions)
+    if checkpoint.begun is not None and UNUSED in last_ids.values():
+        # A partition without a message of the replay is not read: what others have sent to it may be deleted.
+        wanted = [partitions[number] for (number,) in prepared.select("partition").distinct().collect()]
+        last_ids = {name: last_ids[name] for name in wanted}
     stored = checkpoint.stored(broker, connection, last_ids)
-    return [stored[partition] for partition in partitions]
+    return [stored.get(partition, UNUSED) for partition in partitions]
 
 
 def _archived(spark: SparkSession, options: ReplayOptions, source: str) -> DataFrame:

@@ -27,6 +27,8 @@ from .replay_task import sequence_of
 PUBLISHED = "replay.publishTime"
 MESSAGE_ID = "replay.messageId"
 TOPIC = "replay.topic"
+#: Those of an earlier replay are replaced.
+_IDENTIFYING = frozenset({PUBLISHED, MESSAGE_ID, TOPIC})
 
 Order = Literal["publish", "event"]
 #: A column of the rows that no archive has: the number of the original partition.
@@ -156,7 +158,12 @@ def encoded_rows(
     ]
     properties = found["properties"].to_pylist() if "properties" in found else [None] * rows.num_rows
     own = [
-        [*(given or ()), (PUBLISHED, str(time)), (MESSAGE_ID, str(at)), (TOPIC, source)]
+        [
+            *(pair for pair in given or () if pair[0] not in _IDENTIFYING),
+            (PUBLISHED, str(time)),
+            (MESSAGE_ID, str(at)),
+            (TOPIC, source),
+        ]
         for given, time, at, source in zip(properties, published, places, sources, strict=True)
     ]
     found |= {
