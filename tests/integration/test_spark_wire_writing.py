@@ -15,7 +15,7 @@ import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.wire.brokers import Brokers
-from heliograph_spark.wire.failures import Refused
+from heliograph_spark.wire.failures import NotStored, Refused
 from heliograph_spark.wire.frames import Frames
 from heliograph_spark.wire.producer import NameBusy, Producer
 from heliograph_spark.wire.window import Window
@@ -547,7 +547,7 @@ def test_a_message_that_was_not_stored_while_later_ones_were_is_an_error_where_i
         return receipt(producer, number)
 
     producer, taken = with_peer(Peer(loses_one), name="me")
-    with pytest.raises(PulsarSourceError, match="has not stored the message of sequence id 4 under me, but later ones"):
+    with pytest.raises(NotStored, match="has not stored the message of sequence id 4 under me, but later ones"):
         send_all(producer, range(10))
     assert sum(taken) == 4
     producer.leave()

@@ -211,6 +211,24 @@ def test_a_replay_that_the_broker_has_forgotten_goes_on_by_what_the_target_has_s
     assert "how far the replay came cannot be known" in refused(spark, given)
 
 
+def test_a_replay_of_which_the_target_has_lost_a_message_does_not_go_on(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    client: pulsar.Client,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client.create_producer(topic).send(b"0")
+    archive(spark, broker, topic, tmp_path / "archive")
+    checkpoint = str(tmp_path / "state")
+    given = options(broker, tmp_path / "archive", topic, deduplicated(broker, 1), checkpoint=checkpoint)
+    with monkeypatch.context() as patched:
+        patched.setattr("heliograph_spark.jobs.replay._sent", lambda *_: (0, "message 0 is lost"))
+        assert refused(spark, given) == "message 0 is lost"
+    assert "message 0 is lost; another --checkpoint sends everything again" in refused(spark, given)
+
+
 def test_nothing_is_recorded_of_a_replay_without_a_message(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,9 @@ from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.numbering import Numbering
 from heliograph_spark.plan.options import WriteOptions, write_options
 from heliograph_spark.run.producers import open_producer
-from heliograph_spark.run.sink import Sender
+from heliograph_spark.run.sink import BatchSink, Sender, StreamSink, write_rows
 from heliograph_spark.wire.brokers import shared
+from heliograph_spark.wire.failures import NotStored
 from heliograph_spark.wire.producer import Producer
 from heliograph_spark.wire.window import Window
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -118,6 +120,21 @@ def test_a_repetition_that_is_divided_otherwise_is_refused(broker: BrokerProcess
     send(writing(broker, target), of(7), b"1", b"2")
     with pytest.raises(PulsarSourceError, match="the broker has 2 rows of this micro-batch"):
         send(writing(broker, target), of(7), b"1")
+
+
+def test_a_message_that_the_broker_has_lost_ends_the_query_and_not_only_its_task(broker: BrokerProcess) -> None:
+    """The broker would say to a repeated task that it has the message."""
+
+    def lost() -> Iterator[pa.RecordBatch]:
+        raise NotStored("message 4 is lost")
+        yield
+
+    options = writing(broker, fresh_name())
+    ends = [None, write_rows(iter(()), VALUES, options, 0, of(0)), write_rows(lost(), VALUES, options, 0, of(0))]
+    for commit in (BatchSink(VALUES, options).commit, lambda messages: StreamSink(VALUES, options).commit(messages, 0)):
+        commit(ends[:2])
+        with pytest.raises(NotStored, match="message 4 is lost"):
+            commit(ends)
 
 
 def test_a_topic_that_does_not_deduplicate_is_refused_where_the_broker_can_be_asked(

@@ -38,6 +38,7 @@ from heliograph_spark.run.retention import removed_days
 from heliograph_spark.run.schemas import METADATA, TopicSchema, columns_of, schema_of_topic
 from heliograph_spark.run.session import Broker, progress
 from heliograph_spark.wire.brokers import shared
+from heliograph_spark.wire.failures import NotStored
 
 from .replay_checkpoint import ReplayCheckpoint
 from .replay_rows import Order, encoded, encoder_of, ordered, parts_of
@@ -144,11 +145,10 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
         speed = None
         if options.speed is not None:
             speed = Speed(options.speed, min(first for _, _, first in found), time.time() + _START_S)
-        sent = _sent(left, columns, schema, writing, partitions, series, rates, speed)
+        sent, lost = _sent(left, columns, schema, writing, partitions, series, rates, speed)
     finally:
         prepared.unpersist()
-    if sent != total:
-        raise PulsarSourceError(f"{sent} of {total} messages were sent to {target}")
+    _check_sent(sent, total, lost, target, checkpoint)
     return ReplayResult(sent, source, target, encoder.kind, before)
 
 
@@ -309,23 +309,43 @@ def _sent(
     series: str | None,
     rates: dict[int, float],
     speed: Speed | None,
-) -> int:
-    """Send all messages and return how many the broker has accepted."""
+) -> tuple[int, str | None]:
+    """Send all messages; return how many the broker has accepted, and which one it has lost if it has.
+
+    A task does not fail for that, because Spark would repeat it, and the broker would say that it has the message.
+    """
     numbered = writing.producer_name is not None
     names = [name for name in MESSAGE_COLUMNS if numbered or name != "sequence"]
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with Resender(encoder_of(columns, schema).schema(), writing, partitions, series, rates) as resender:
-            for batch in batches:
-                messages = Messages(
-                    batch.select(names).cast(pa.schema([(name, MESSAGE_COLUMNS[name]) for name in names]))
-                )
-                for at, row in enumerate(
-                    batch.select(["task", "partition", "source", "ledger", "key", "at"]).to_pylist()
-                ):
-                    if speed is not None:
-                        speed.wait(row["at"], sleep=resender.sleep)
-                    resender.send(row, messages, at)
-            yield pa.RecordBatch.from_pydict({"sent": pa.array([resender.finish()], pa.int64())})
+        sent, lost = 0, None
+        try:
+            with Resender(encoder_of(columns, schema).schema(), writing, partitions, series, rates) as resender:
+                for batch in batches:
+                    messages = Messages(
+                        batch.select(names).cast(pa.schema([(name, MESSAGE_COLUMNS[name]) for name in names]))
+                    )
+                    for at, row in enumerate(
+                        batch.select(["task", "partition", "source", "ledger", "key", "at"]).to_pylist()
+                    ):
+                        if speed is not None:
+                            speed.wait(row["at"], sleep=resender.sleep)
+                        resender.send(row, messages, at)
+                sent = resender.finish()
+        except NotStored as error:
+            lost = str(error)
+        yield pa.RecordBatch.from_pydict({"sent": pa.array([sent], pa.int64()), "lost": pa.array([lost], pa.string())})
 
-    return int(prepared.mapInArrow(send, "sent bigint").groupBy().sum("sent").collect()[0][0])
+    tasks = prepared.mapInArrow(send, "sent bigint, lost string")
+    all_sent, first_lost = tasks.agg(f.sum("sent"), f.min("lost")).collect()[0]
+    return int(all_sent), first_lost
+
+
+def _check_sent(sent: int, total: int, lost: str | None, target: str, checkpoint: ReplayCheckpoint | None) -> None:
+    """Raise :class:`NotStored` for a lost message, after which no run may go on, and if not ``total`` were ``sent``."""
+    if lost is not None:
+        if checkpoint is not None:
+            checkpoint.give_up(lost)
+        raise NotStored(lost)
+    if sent != total:
+        raise PulsarSourceError(f"{sent} of {total} messages were sent to {target}")

@@ -26,13 +26,16 @@ from heliograph_spark.run.files import Directory
 from heliograph_spark.run.session import Broker
 
 _FILE = "replay.json"
+#: Why the replay cannot go on, where it cannot.
+_GIVEN_UP = "given-up.txt"
 _PRODUCER_OPTIONS = "pulsar.producer."
 
 
 class ReplayCheckpoint:
     """A directory for the state of one replay; :attr:`begun` is None if no run has sent anything.
 
-    Raises :class:`OptionError` if the replay was begun with other options than ``given``.
+    Raises :class:`OptionError` if the replay was begun with other options than ``given``, and :class:`JobError` if it
+    was given up.
     """
 
     def __init__(self, spark: SparkSession, path: str, given: Given) -> None:
@@ -44,6 +47,9 @@ class ReplayCheckpoint:
         if _FILE in self._directory.names():
             self.begun = BegunReplay.from_json(self._directory.read_text(_FILE), self._where)
             self.begun.check_options(given, self._where)
+            if _GIVEN_UP in self._directory.names():
+                why = self._directory.read_text(_GIVEN_UP)
+                raise JobError(f"{self._where}: {why}; another --checkpoint sends everything again")
         #: The name under which the replay sends to each partition.
         self.producer = f"replay-{uuid.uuid4().hex}" if self.begun is None else self.begun.producer
 
@@ -66,6 +72,10 @@ class ReplayCheckpoint:
         aside = f"_{_FILE}.{uuid.uuid4().hex}"
         if not self._directory.write_new(_FILE, begun.to_json(), aside):
             raise JobError(f"{self._where}: another run has begun this replay at the same time")
+
+    def give_up(self, why: str) -> None:
+        """Let no other run go on: the broker would say of a message that it has lost that it is stored."""
+        self._directory.write_text(_GIVEN_UP, why)
 
     def check_target(self, topic: str, partitions: list[str]) -> None:
         """Raise :class:`JobError` if the target has other partitions than when the replay was begun."""

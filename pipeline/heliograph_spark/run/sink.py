@@ -12,7 +12,8 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from heliograph_spark.plan.numbering import UNUSED, Numbering
 from heliograph_spark.plan.options import WriteOptions, full_name
 from heliograph_spark.plan.topics import deduplicates
 from heliograph_spark.wire.brokers import shared
+from heliograph_spark.wire.failures import NotStored
 from heliograph_spark.wire.producer import Producer, Received, ignore_receipt
 from heliograph_spark.wire.window import Window
 
@@ -219,14 +221,35 @@ def _are_bytes(columns: StructType, schema: TopicSchema) -> bool:
     return not schema.in_avro or VALUE not in field_types(schema, ())
 
 
-def _send(
-    batches: Iterator[pa.RecordBatch], columns: StructType, options: WriteOptions, numbering: Numbering | None
-) -> WriterCommitMessage:
-    with Sender(columns, options, _task().partitionId(), numbering) as sender:
-        for batch in batches:
-            sender.send(batch)
-        sender.finish()
-    return WriterCommitMessage()
+@dataclass
+class Written(WriterCommitMessage):
+    """The end of a task; ``lost`` says which message the broker has lost, if it has."""
+
+    lost: str | None = None
+
+
+def write_rows(
+    batches: Iterator[pa.RecordBatch],
+    columns: StructType,
+    options: WriteOptions,
+    task: int,
+    numbering: Numbering | None,
+) -> Written:
+    """Write the rows of one task. Raises :class:`PulsarSourceError`; then Spark may repeat the task."""
+    try:
+        with Sender(columns, options, task, numbering) as sender:
+            for batch in batches:
+                sender.send(batch)
+            sender.finish()
+    except NotStored as error:
+        return Written(str(error))
+    return Written()
+
+
+def _check_written(messages: Sequence[WriterCommitMessage | None]) -> None:
+    for message in messages:
+        if isinstance(message, Written) and message.lost is not None:
+            raise NotStored(message.lost)
 
 
 def _task() -> TaskContext:
@@ -247,8 +270,13 @@ class BatchSink(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         name = self._options.producer_name
-        numbering = Numbering(f"{name}-{self._own}-{_task().partitionId()}", 0) if name else None
-        return _send(iterator, self._columns, self._options, numbering)
+        task = _task().partitionId()
+        numbering = Numbering(f"{name}-{self._own}-{task}", 0) if name else None
+        return write_rows(iterator, self._columns, self._options, task, numbering)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Raise :class:`NotStored` if a task has lost a message."""
+        _check_written(messages)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -261,12 +289,16 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         numbering = None
+        task = _task()
         if (name := self._options.producer_name) is not None:
-            task = _task()
             query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(_BATCH_ID)
             if query is None or batch is None:
                 raise PulsarSourceError(
                     "pulsar.producer.producerName: Spark does not say which query and micro-batch this is"
                 )
             numbering = Numbering.of_batch(name, query, task.partitionId(), int(batch))
-        return _send(iterator, self._columns, self._options, numbering)
+        return write_rows(iterator, self._columns, self._options, task.partitionId(), numbering)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Raise :class:`NotStored` if a task has lost a message."""
+        _check_written(messages)

@@ -39,6 +39,14 @@ class NoAnswer(Passing):
     """A broker did not answer a request in time."""
 
 
+class NotStored(PulsarSourceError):
+    """A broker has stored later messages of a name instead of one, and drops that one now.
+
+    A task that Spark repeats does not get this error again: the broker says of the message that it has it. So no task
+    may end with it; the driver has to end the query.
+    """
+
+
 class Refused(PulsarSourceError):
     """A broker answered a request with an error; ``code`` is a ``ServerError``, ``reason`` the broker's text."""
 

@@ -16,7 +16,7 @@ from heliograph_api.protocol.frames import EntryError, read_entry
 from heliograph_spark.plan.errors import PulsarSourceError
 
 from .brokers import FIRST_PAUSE_S, LONGEST_PAUSE_S, Brokers, tried
-from .failures import NoAnswer, Passing, Refused, refusal
+from .failures import NoAnswer, NotStored, Passing, Refused, refusal
 from .frames import Frames
 from .link import Link
 from .outbox import Outbox, Receipt
@@ -328,14 +328,17 @@ class Producer:
         self._received(messages, dropped)
 
     def _check_dropped(self, frames: Frames, sequences: Sequence[int]) -> None:
-        """Raise :class:`PulsarSourceError` if the broker cannot have had one of the frames that it dropped."""
+        """Raise :class:`PulsarSourceError` if the broker cannot have had one of the frames that it dropped.
+
+        That is a :class:`NotStored` if it has later ones.
+        """
         if frames.tries == 1 and sequences[-1] > self.last_sequence_id:
             raise PulsarSourceError(
                 f"writing to {self.topic}: the broker has dropped a message as sent before, but had none of its"
                 f" sequence id under {self.name}: another producer sends under this name"
             )
         if lost := self._not_stored.intersection(sequences):
-            raise PulsarSourceError(
+            raise NotStored(
                 f"writing to {self.topic}: the broker has not stored the message of sequence id {min(lost)} under"
                 f" {self.name}, but later ones, and drops it now; with another name (pulsar.producer.producerName) all"
                 " are sent"
