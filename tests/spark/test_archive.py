@@ -328,6 +328,8 @@ def test_splits_are_read_side_by_side_however_few_the_files_are(spark: SparkSess
     assert {(row.file, row.task) for row in rows} == {(0, 0), (1, 1), (2, 2)}
     assert [row.id for row in rows] == list(range(80))
     assert in_files(read, 8) is read
+    # A field of any name stays.
+    assert in_files(read.withColumnRenamed("task", "__file"), cores - 1).columns == ["id", "__file"]
 
 
 def test_a_checkpoint_that_is_gone_does_not_write_everything_again(

@@ -46,8 +46,6 @@ from .target import Batch, RemovesDays, TopicTarget
 #: it safe to start the query again.
 _TOO_SLOW = "Python worker failed to connect back"
 _ATTEMPTS = 4
-#: A column that is in no file: the number of the file among those of its batch.
-_FILE = "__file"
 
 
 class _Ended(Exception):
@@ -65,8 +63,10 @@ def in_files(rows: DataFrame, files: int) -> DataFrame:
         return rows
     if files >= rows.sparkSession.sparkContext.defaultParallelism:
         return rows.coalesce(files)
-    file = expr(f"CAST(spark_partition_id() * {files}L div {splits} AS INT)")
-    return by_number(rows.withColumn(_FILE, file), files, col(_FILE)).drop(_FILE)
+    # A column that is in no file, with a name that no other has: the number of the file among those of its batch.
+    file = f"{max(rows.columns, key=len)}_"
+    number = expr(f"CAST(spark_partition_id() * {files}L div {splits} AS INT)")
+    return by_number(rows.withColumn(file, number), files, col(f"`{file}`")).drop(file)
 
 
 class TopicRun:
