@@ -9,18 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from pyarrow import ArrowException
 from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 from sqlalchemy.exc import SQLAlchemyError
 
 from heliograph_spark.plan.errors import JobError
 
 #: Errors that catalogs, tables and their files raise; they have no common base. Those of HTTP and of file systems are
-#: an OSError. That of a REST catalog without an operation is a NotImplementedError.
+#: an OSError. That of a REST catalog without an operation is a NotImplementedError, and that of a date or time after the
+#: year 9999, which Python has not, an OverflowError.
 _REFUSALS = (
     OSError,
     ValueError,
+    TypeError,
     NotImplementedError,
+    OverflowError,
+    ArrowException,
+    UnsupportedPyArrowTypeException,
     SQLAlchemyError,
     *(each for each in vars(exceptions).values() if isinstance(each, type) and issubclass(each, Exception)),
 )

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.run.files import COMPRESSED, Directory
 
+from .adding import add_files
 from .catalog import refusals
 from .columns import in_spark
 from .locations import of_hadoop
@@ -42,7 +43,7 @@ def merge_day(spark: SparkSession, table: Table, column: str, day: date, files: 
     before = _records(table.metadata)
     with refusals(name), table.transaction() as change:
         change.delete(of_day)
-        change.add_files([f"{table.location()}/data/{file}" for file in written], check_duplicate_files=False)
+        add_files(change, [f"{table.location()}/data/{file}" for file in written], column, {})
         after = _records(change.table_metadata)
         if after != before:
             raise JobError(f"{name}: the merged files of {day} would change the number of its rows by {after - before}")

@@ -7,6 +7,9 @@ partitions stay as they are. A message without a value deletes its key, as in ``
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
@@ -31,28 +34,32 @@ class LastValues(TopicTable):
 
     place = f"`{BUCKET}`"
     partition = (BUCKET, IdentityTransform(), f"{BUCKET}_identity")
+    own_columns = (*TopicTable.own_columns, BUCKET)
 
     def columns_of(self, columns: StructType) -> StructType:
-        return StructType([*(each for each in columns.fields if each.name != BUCKET)]).add(BUCKET, IntegerType())
+        return StructType([*columns.fields]).add(BUCKET, IntegerType())
 
-    def merge(self, rows: DataFrame, table: Table) -> Merged:
+    @contextmanager
+    def merged(self, rows: DataFrame, table: Table) -> Iterator[Merged]:
         bucket = f.pmod(f.xxhash64("__key"), f.lit(BUCKETS)).cast("int")
         # They are read twice: for their partitions, and to be written.
         new = last_messages(rows.withColumn(BUCKET, bucket)).persist()
-        touched = {int(row[BUCKET]) for row in new.select(BUCKET).distinct().collect()}
+        try:
+            there = self._files_of(table, {int(row[BUCKET]) for row in new.select(BUCKET).distinct().collect()})
+            last = new
+            if there:
+                read = rows.sparkSession.read.schema(in_spark(table.schema()))
+                last = last_messages(read.parquet(*map(of_hadoop, there)).select(*new.columns).union(new))
+            last = last.where(has_value(rows.drop(BUCKET))).repartition(BUCKET)
+            yield Merged(last, In(BUCKET, sorted(set(there.values()))) if there else None)
+        finally:
+            new.unpersist()
+
+    def _files_of(self, table: Table, buckets: set[int]) -> dict[str, int]:
+        """Return the files of these partitions, and of which one each is."""
         with refusals(self.path):
-            there = {
-                task.file.file_path: int(task.file.partition[0])
-                for task in table.scan().plan_files()
-                if task.file.partition[0] in touched
-            }
-        merged = new
-        if there:
-            read = rows.sparkSession.read.schema(in_spark(table.schema()))
-            merged = last_messages(read.parquet(*map(of_hadoop, there)).select(*new.columns).union(new))
-        merged = merged.where(has_value(rows.drop(BUCKET))).repartition(BUCKET)
-        replaced = In(BUCKET, sorted(set(there.values()))) if there else None
-        return Merged(merged, replaced, new)
+            tasks = [task for task in table.scan().plan_files() if task.file.partition[0] in buckets]
+        return {task.file.file_path: int(task.file.partition[0]) for task in tasks}
 
     def unmarked_days(self) -> list[str]:
         """Return none: the table has the messages of a day only as long as no later ones replace them."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from pyiceberg.catalog import Catalog
@@ -26,13 +27,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 from pyspark.sql.types import StructType
 
-from heliograph_spark.plan.errors import JobError
+from heliograph_spark.plan.errors import JobError, SchemaError
 from heliograph_spark.plan.positions import Position, read_offsets, write_offsets
 from heliograph_spark.run.archived import batch_name
 from heliograph_spark.run.days import UTC_DAY, mark_text
 from heliograph_spark.run.files import COMPRESSED, Directory
 from heliograph_spark.run.spark_versions import arrow_schema
 from heliograph_spark.run.widening import widened_record
+from heliograph_spark.tables.adding import add_files
 from heliograph_spark.tables.catalog import refusals
 from heliograph_spark.tables.columns import in_spark, storable
 from heliograph_spark.tables.locations import of_hadoop
@@ -59,11 +61,10 @@ _PROPERTIES = {
 
 
 class Merged(NamedTuple):
-    """The rows that a commit writes, those of whole files that it deletes, and rows that Spark holds until then."""
+    """The rows that a commit writes, and those of whole files that it deletes."""
 
     rows: DataFrame
     replaced: BooleanExpression | None = None
-    held: DataFrame | None = None
 
 
 class TopicTable:
@@ -72,6 +73,8 @@ class TopicTable:
     #: The expression by which Spark divides rows into files, and the column, transform and name of the partitions.
     place = UTC_DAY
     partition: tuple[str, Transform[Any, Any], str] = (TIME, DayTransform(), _PARTITION)
+    #: Columns of the archive's own, which no field of a topic can be.
+    own_columns: tuple[str, ...] = (_PLACE,)
 
     def __init__(
         self, spark: SparkSession, catalog: Catalog, identifier: tuple[str, ...], path: str, topic: str
@@ -92,6 +95,12 @@ class TopicTable:
         return table is None or not any(name.startswith(BATCHES) for name in table.properties)
 
     def keep_columns(self, columns: StructType) -> StructType:
+        for name in columns.names:
+            if name.lower() in self.own_columns:
+                raise SchemaError(
+                    f"field {name!r} of {self._topic} is called as a column of the archive's own is;"
+                    " allowDifferentTopicSchemas=true archives the bytes"
+                )
         table = self._load()
         wanted = self.columns_of(storable(columns))
         if table is None:
@@ -111,13 +120,17 @@ class TopicTable:
         """Return the columns of the table for those of the messages."""
         return columns
 
-    def merge(self, rows: DataFrame, table: Table) -> Merged:
-        """Return what a batch of these messages changes in the table: it adds them all."""
-        return Merged(rows)
+    @contextmanager
+    def merged(self, rows: DataFrame, table: Table) -> Iterator[Merged]:
+        """Give what a batch of these messages changes in the table, while it is written: it adds them all."""
+        yield Merged(rows)
 
     def complete(self, query: str) -> Complete | None:
         table = self._load()
-        text = None if table is None else table.properties.get(f"{BATCHES}{query}")
+        return None if table is None else self._complete(table, query)
+
+    def _complete(self, table: Table, query: str) -> Complete | None:
+        text = table.properties.get(f"{BATCHES}{query}")
         if text is None:
             return None
         try:
@@ -128,6 +141,12 @@ class TopicTable:
 
     def write(self, rows: DataFrame, batch: Batch) -> Written:
         table = self._there()
+        complete = self._complete(table, batch.query)
+        if (known := 0 if complete is None else complete.batches) != batch.number:
+            raise JobError(
+                f"{self.path}: it has {known} batches of the query whose checkpoint goes on with batch {batch.number}:"
+                " it is not the table that the checkpoint belongs to, or an older state of it"
+            )
         data = Directory(self._spark, f"{of_hadoop(table.location())}/data")
         name = batch_name(batch.query, batch.number)
         clean, self._whole = self._whole, False
@@ -138,12 +157,13 @@ class TopicTable:
         session = rows.sparkSession.conf
         session.set("spark.sql.maxConcurrentOutputFileWriters", "2")
         session.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        merged = self.merge(rows, table)
-        staged = merged.rows.withColumn(_PLACE, expr(self.place)).write.partitionBy(_PLACE).options(**COMPRESSED)
-        staged.parquet(f"{data.path}/{place}")
-        if merged.held is not None:
-            merged.held.unpersist()
-        found = data.matching(f"{place}/{_PLACE}=*/*.parquet")
+        with self.merged(rows, table) as merged:
+            staged = merged.rows.withColumn(_PLACE, expr(self.place)).write.partitionBy(_PLACE).options(**COMPRESSED)
+            staged.parquet(f"{data.path}/{place}")
+            found = data.matching(f"{place}/{_PLACE}=*/*.parquet")
+            if not found and not merged.rows.isEmpty():
+                # As executors do that write a local directory on machines of their own.
+                raise JobError(f"{data.path}/{place}: rows were written there, and the driver finds no file of them")
         days = sorted({file.split("/")[-2].partition("=")[2] for file in found})
         reopened = [day for day in days if f"{COMPLETE_DAY}{day}" in table.properties]
         record = {"batches": batch.number + 1, "ends": write_offsets(batch.ends)}
@@ -173,14 +193,17 @@ class TopicTable:
         found = {day: messages for day, messages in sorted(self._messages().items()) if day in wanted}
         marks = {f"{COMPLETE_DAY}{day}": mark_text(messages, up_to, stored_ms) for day, messages in found.items()}
         if marks:
-            with refusals(self.path), self._there().transaction() as change:
-                change.set_properties(marks)
+            # With a snapshot: after another run's it is refused, and that run's after this one.
+            self._commit([], {}, marks, [])
         return found
 
     def _messages(self) -> dict[str, int]:
         """Return the number of messages of each day, as the table's manifests have it."""
+        table = self._there()
+        if table.current_snapshot() is None:
+            return {}
         with refusals(self.path):
-            partitions = self._there().inspect.partitions().to_pylist()
+            partitions = table.inspect.partitions().to_pylist()
         return {each["partition"][_PARTITION].isoformat(): int(each["record_count"]) for each in partitions}
 
     def _load(self) -> Table | None:
@@ -215,9 +238,16 @@ class TopicTable:
             self._catalog.create_table_transaction(
                 self._identifier, arrow_schema(columns), properties=properties
             ) as creation,
-            creation.update_spec() as spec,
         ):
-            spec.add_field(*self.partition)
+            location = creation.table_metadata.location
+            if Directory(self._spark, f"{of_hadoop(location)}/data").names():
+                # They may be those of a table that has another name now, and no snapshot of this one would have them.
+                raise JobError(
+                    f"{self.path}: {location} has the files of a table that was renamed or dropped: move or delete"
+                    f" them, or archive {self._topic} into another namespace"
+                )
+            with creation.update_spec() as spec:
+                spec.add_field(*self.partition)
 
     def _delete_left(self, data: Directory, prefix: str) -> None:
         """Delete what a killed run has left of a batch that is not in the table."""
@@ -245,8 +275,7 @@ class TopicTable:
             if replaced is not None:
                 change.delete(replaced)
             if files:
-                # Their names are the run's own, so no snapshot has them.
-                change.add_files(files, snapshot_properties=dict(summary), check_duplicate_files=False)
+                add_files(change, files, self.partition[0], summary)
             else:
                 with change.update_snapshot(snapshot_properties=dict(summary)).fast_append():
                     pass

@@ -1,0 +1,169 @@
+"""The tables of an archive, filled with rows without a broker: what they refuse, and what others may do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_spark.jobs.archiving.last_values import LastValues
+from heliograph_spark.jobs.archiving.target import Batch, Written
+from heliograph_spark.jobs.archiving.topic_table import TopicTable
+from heliograph_spark.jobs.maintain import Tables
+from heliograph_spark.plan.errors import JobError, SchemaError
+from heliograph_spark.plan.positions import Position
+from heliograph_spark.run.files import Directory
+from heliograph_spark.run.schemas import METADATA
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+from pyspark.sql.functions import expr
+
+NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)
+#: Longer than snapshots and files that are not used stay.
+LATER_S = 40 * 86_400
+TOPIC = "persistent://public/default/orders"
+USUAL = METADATA.fields[:6]
+TEXT = t.StructType([t.StructField("value", t.StringType()), *USUAL])
+
+
+def lake(path: Path) -> Tables:
+    return Tables("lake", {"type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": path.as_uri()})
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    found = load_catalog("lake", **lake(tmp_path).properties)
+    found.create_namespace("archive")
+    yield found
+    found.close()
+
+
+def message_id(ledger: int, entry: int) -> bytes:
+    return bytes(wire.MessageIdData(ledgerId=ledger, entryId=entry, batch_index=-1).SerializeToString())
+
+
+def rows(spark: SparkSession, *messages: tuple[str | None, bytes | None, int]) -> DataFrame:
+    """Return messages, each a value, a key and the number of an entry."""
+    found = [(value, key, TOPIC, message_id(1, entry), NOON, None, None) for value, key, entry in messages]
+    return spark.createDataFrame(found, TEXT)
+
+
+class Filled:
+    """A table of the topic's, as a run of an archive has it."""
+
+    def __init__(self, spark: SparkSession, catalog: Catalog, kind: type[TopicTable] = TopicTable) -> None:
+        self._catalog = catalog
+        self._name = ("archive", "orders_last" if kind is LastValues else "orders")
+        self.target = kind(spark, catalog, self._name, f"lake.{'.'.join(self._name)}", TOPIC)
+
+    def write(self, given: DataFrame, number: int, query: str = "q") -> Written:
+        columns = self.target.keep_columns(given.schema)
+        self.target.complete(query)
+        return self.target.write(given.to(columns), Batch(query, number, {}, {TOPIC: Position(1, number)}))
+
+    def table(self) -> Table:
+        return self._catalog.load_table(self._name)
+
+    def values(self) -> list[str]:
+        return sorted(self.table().scan(selected_fields=("value",)).to_arrow()["value"].to_pylist())
+
+
+def test_what_no_table_can_have_is_refused_by_its_name(spark: SparkSession, catalog: Catalog) -> None:
+    for kind, name in ((TopicTable, "__place"), (LastValues, "__Place"), (LastValues, "__bucket")):
+        named = t.StructType([t.StructField(name, t.StringType()), *USUAL])
+        with pytest.raises(SchemaError, match=f"field '{name}' of {TOPIC} is called as a column of the archive's own"):
+            Filled(spark, catalog, kind).target.keep_columns(named)
+    interval = t.StructType([t.StructField("took", t.DayTimeIntervalType()), *USUAL])
+    with pytest.raises(JobError, match=rf"^lake\.archive\.orders: the columns of {TOPIC}: Column 'took' has an unsup"):
+        Filled(spark, catalog).target.keep_columns(interval)
+
+
+def test_a_topic_without_messages_has_no_days(spark: SparkSession, catalog: Catalog) -> None:
+    filled = Filled(spark, catalog)
+    filled.target.keep_columns(rows(spark, ("a", b"k", 0)).schema)
+    assert filled.target.unmarked_days() == []
+
+
+def test_a_time_after_the_year_9999_does_not_end_an_archive(spark: SparkSession, catalog: Catalog) -> None:
+    filled = Filled(spark, catalog)
+    # As of a producer that gives microseconds for milliseconds.
+    late = rows(spark, ("a", b"a", 0)).withColumn("__eventTime", expr("timestamp_micros(1700000000000000000)"))
+    assert filled.write(late, 0).rows == 1
+    assert filled.write(rows(spark, ("b", b"b", 1)), 1).rows == 1
+    assert filled.values() == ["a", "b"]
+    published = rows(spark, ("c", b"c", 2)).withColumn("__publishTime", expr("timestamp_micros(1700000000000000000)"))
+    with pytest.raises(JobError, match=r"^lake\.archive\.orders: __publishTime of a message is after the year 9999"):
+        filled.write(published, 2)
+
+
+def test_a_table_that_lacks_batches_of_a_checkpoint_is_refused(spark: SparkSession, catalog: Catalog) -> None:
+    filled = Filled(spark, catalog)
+    filled.write(rows(spark, ("a", b"k", 0)), 0)
+    with pytest.raises(JobError, match=r"orders: it has 1 batches of the query whose checkpoint goes on with batch 2"):
+        filled.write(rows(spark, ("c", b"k", 2)), 2)
+    assert filled.values() == ["a"]
+
+
+def test_no_table_is_made_where_one_that_was_renamed_has_its_files(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path
+) -> None:
+    filled = Filled(spark, catalog)
+    filled.write(rows(spark, ("a", b"k", 0)), 0)
+    catalog.rename_table("archive.orders", "archive.orders_of_2024")
+    with pytest.raises(JobError, match="archive/orders has the files of a table that was renamed or dropped"):
+        Filled(spark, catalog).write(rows(spark, ("b", b"k", 1)), 0, "another")
+    assert catalog.list_tables("archive") == [("archive", "orders_of_2024")]
+
+
+def test_rows_of_which_the_driver_finds_no_file_are_not_taken_for_written(
+    spark: SparkSession, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled = Filled(spark, catalog)
+    with monkeypatch.context() as elsewhere:
+        # As executors write them that do not share the driver's disk.
+        elsewhere.setattr(Directory, "matching", lambda *_: [])
+        with pytest.raises(JobError, match="rows were written there, and the driver finds no file of them"):
+            filled.write(rows(spark, ("a", b"k", 0)), 0)
+    assert filled.target.complete("q") is None
+    assert filled.write(rows(spark, ("a", b"k", 0)), 0).rows == 1
+    assert filled.write(rows(spark).limit(0), 1).rows == 0
+
+
+def test_a_run_marks_no_days_after_another_one_has_added_messages(spark: SparkSession, catalog: Catalog) -> None:
+    first, second = Filled(spark, catalog), Filled(spark, catalog)
+    first.write(rows(spark, ("a", b"k", 0)), 0)
+    (day,) = first.target.unmarked_days()
+    second.write(rows(spark, ("b", b"k", 1)), 1)
+    with pytest.raises(JobError, match=r"^lake\.archive\.orders: "):
+        first.target.mark_days([day], {}, 0)
+    assert second.target.unmarked_days() == [day]
+    assert second.target.mark_days([day], {}, 0) == {day: 2}
+    assert second.target.unmarked_days() == []
+
+
+def test_last_values_are_those_of_the_topics_order_however_micro_batches_cut_it(
+    spark: SparkSession, catalog: Catalog
+) -> None:
+    moments = Random(7)
+    filled = Filled(spark, catalog, LastValues)
+    last: dict[bytes, str] = {}
+    entry = 0
+    for number in range(4):
+        messages = []
+        for _ in range(moments.choice([1, 4, 40])):
+            key = moments.choice([None, b"", b"\xff\x00", *(b"%d" % each for each in range(9))])
+            value = moments.choice([None, "", f"{moments.random()}", f"{moments.random()}"])
+            messages.append((value, key, entry))
+            entry += 1
+            if key is not None:
+                last.pop(key, None)
+                last |= {key: value} if value else {}
+        moments.shuffle(messages)
+        filled.write(rows(spark, *messages).repartition(3), number)
+        found = filled.table().scan(selected_fields=("__key", "value")).to_arrow().to_pylist()
+        assert sorted((row["__key"], row["value"]) for row in found) == sorted(last.items())
