@@ -7,18 +7,34 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_spark.jobs.archiving.last_values import LastValues
 from heliograph_spark.jobs.archiving.target import Batch, Written
-from heliograph_spark.jobs.archiving.topic_table import TopicTable
-from heliograph_spark.jobs.maintain import Tables
+from heliograph_spark.jobs.archiving.topic_table import TIME, TopicTable
+from heliograph_spark.jobs.maintain import MaintainOptions, Tables, maintain
 from heliograph_spark.plan.errors import JobError, SchemaError
 from heliograph_spark.plan.positions import Position
 from heliograph_spark.run.files import Directory
 from heliograph_spark.run.schemas import METADATA
+from heliograph_spark.tables.merging import merge_day, mergeable_days
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+)
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.functions import expr
@@ -144,6 +160,123 @@ def test_a_run_marks_no_days_after_another_one_has_added_messages(spark: SparkSe
     assert second.target.unmarked_days() == [day]
     assert second.target.mark_days([day], {}, 0) == {day: 2}
     assert second.target.unmarked_days() == []
+
+
+class _Deletes(ManifestWriterV2):  # type: ignore[misc]
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def delete_as_other_engines(table: Table, condition: str) -> None:
+    """Delete the first row of the file that a condition selects by a file of deletes, as Trino does."""
+    (file,) = (task.file for task in table.scan(condition).plan_files())
+    location = f"{table.location()}/data/deletes.parquet"
+    deletes = pa.table({"file_path": [file.file_path], "pos": pa.array([0], pa.int64())})
+    with table.io.new_output(location).create() as stream:
+        pq.write_table(deletes, stream)
+
+    class Appended(_FastAppendFiles):  # type: ignore[misc]
+        def _manifests(self) -> list[ManifestFile]:
+            deleted = DataFile.from_args(
+                content=DataFileContent.POSITION_DELETES,
+                file_path=location,
+                file_format=FileFormat.PARQUET,
+                partition=file.partition,
+                record_count=1,
+                file_size_in_bytes=len(table.io.new_input(location)),
+                spec_id=file.spec_id,
+            )
+            output = self.new_manifest_output()
+            with _Deletes(table.spec(), table.schema(), output, self._snapshot_id, "deflate") as writer:
+                status = ManifestEntryStatus.ADDED
+                writer.add(ManifestEntry.from_args(status=status, snapshot_id=self._snapshot_id, data_file=deleted))
+            return [writer.to_manifest_file(), *self._existing_manifests()]
+
+    with table.transaction() as change:
+        Appended(Operation.DELETE, change, table.io).commit()
+
+
+def test_rows_that_another_engine_has_deleted_do_not_come_back(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path
+) -> None:
+    filled, last = Filled(spark, catalog), Filled(spark, catalog, LastValues)
+    for number, value in enumerate(("a", "b")):
+        filled.write(rows(spark, (value, b"k", number)), number)
+    delete_as_other_engines(filled.table(), "value = 'a'")
+    assert filled.values() == ["b"]
+    done = maintain(spark, MaintainOptions(lake(tmp_path)))
+    assert filled.values() == ["b"]
+    assert (done.merged, done.error) == (0, None)
+    last.write(rows(spark, ("a", b"k", 0)), 0)
+    delete_as_other_engines(last.table(), "value = 'a'")
+    held = spark.sparkContext._jsc.getPersistentRDDs().size()
+    with pytest.raises(JobError, match=r"another engine has deleted rows of file:.*have that engine rewrite"):
+        last.write(rows(spark, (None, b"other", 2), ("c", b"k", 3)), 1)
+    assert last.values() == []
+    # Its rows are not held any longer.
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == held
+
+
+def test_a_day_is_merged_while_others_get_messages_and_left_if_it_gets_some_itself(
+    spark: SparkSession, catalog: Catalog
+) -> None:
+    filled = Filled(spark, catalog)
+    for number in range(2):
+        filled.write(rows(spark, (str(number), b"k", number)), number)
+    table = filled.table()
+    ((day, files),) = mergeable_days(table, 1 << 20).items()
+    next_day = rows(spark, ("2", b"k", 2)).withColumn("__publishTime", expr("timestamp'2024-03-02 00:00:00'"))
+    filled.write(next_day, 2)
+    assert merge_day(spark, table, TIME, day, files, 1 << 20) == 1
+    assert filled.values() == ["0", "1", "2"]
+    filled.write(rows(spark, ("3", b"k", 3)), 3)
+    table = filled.table()
+    ((day, files),) = mergeable_days(table, 1 << 20).items()
+    filled.write(rows(spark, ("4", b"k", 4)), 4)
+    assert merge_day(spark, table, TIME, day, files, 1 << 20) is None
+    assert filled.values() == ["0", "1", "2", "3", "4"]
+
+
+def test_both_tables_of_a_topic_are_maintained_and_one_that_cannot_be_read_stops_none(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path
+) -> None:
+    both = Filled(spark, catalog), Filled(spark, catalog, LastValues)
+    for each in both:
+        for number in range(2):
+            each.write(rows(spark, (str(number), b"k", number)), number)
+    catalog.create_table("archive.broken", both[0].table().schema(), properties={"heliograph.topic": "t"})
+    for file in (tmp_path / "archive" / "broken" / "metadata").iterdir():
+        file.unlink()
+    later = both[0].table().metadata.last_updated_ms / 1000 + LATER_S
+    done = maintain(spark, MaintainOptions(lake(tmp_path)), lambda: later)
+    assert (done.tables, done.merged) == (2, 2)
+    assert done.error is not None
+    assert done.error.startswith("archive.broken: ")
+    assert [len(each.table().snapshots()) for each in both] == [1, 1]
+    assert [each.values() for each in both] == [["0", "1"], ["1"]]
+    assert maintain(spark, MaintainOptions(lake(tmp_path), (TOPIC,)), lambda: later).error is None
+
+
+def test_no_file_of_a_table_goes_whose_location_ends_with_a_slash_or_has_another_table_below(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a catalog of REST may place it.
+    whole = SqlCatalog._resolve_table_location
+    monkeypatch.setattr(SqlCatalog, "_resolve_table_location", lambda *given: f"{whole(*given)}/")
+    filled = Filled(spark, catalog)
+    filled.write(rows(spark, ("a", b"k", 0)), 0)
+    assert filled.table().location().endswith("/archive/orders/")
+    below = tmp_path / "archive" / "orders" / "other" / "data" / "part.parquet"
+    below.parent.mkdir(parents=True)
+    below.write_bytes(b"")
+    later = filled.table().metadata.last_updated_ms / 1000 + LATER_S
+    assert maintain(spark, MaintainOptions(lake(tmp_path)), lambda: later).error is None
+    assert filled.values() == ["a"]
+    assert below.exists()
 
 
 def test_last_values_are_those_of_the_topics_order_however_micro_batches_cut_it(

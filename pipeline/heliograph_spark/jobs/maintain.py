@@ -1,13 +1,15 @@
 """``maintain``: merges the small files of an archive's tables and deletes what no snapshot needs any more.
 
 A run of ``archive`` may go on meanwhile. The catalog takes the first of two commits on the same snapshot; the other run
-fails with that reason, and its next one repeats it.
+fails with that reason, and its next one repeats it. A day that gets messages while its files are merged is left to the
+next run.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JError
@@ -63,29 +65,39 @@ def maintain(spark: SparkSession, options: MaintainOptions, now: Callable[[], fl
     What one table fails with does not stop the others; it is the result's ``error``. Raises :class:`JobError` if the
     catalog does not answer, or if a topic has no table.
     """
+    with closing(open_catalog(options.tables.catalog, options.tables.properties)) as catalog:
+        return _maintain(spark, catalog, options, now)
+
+
+def _maintain(
+    spark: SparkSession, catalog: Catalog, options: MaintainOptions, now: Callable[[], float]
+) -> MaintainResult:
     began = time.monotonic()
-    catalog = open_catalog(options.tables.catalog, options.tables.properties)
-    tables = _tables(catalog, options)
+    tables, failed = _tables(catalog, options)
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     total = MaintainResult(tables=len(tables))
     at_ms = int(now() * 1000)
-    failed: list[str] = []
-    for topic, identifier in sorted(tables.items()):
+    for topic, identifier in sorted(tables):
+        name = ".".join(identifier)
         try:
-            with refusals(".".join(identifier)):
+            with refusals(name):
                 table = catalog.load_table(identifier)
             merged = written = 0
             for day, files in mergeable_days(table, options.file_bytes).items():
-                written += merge_day(spark, table, TIME, day, files, options.file_bytes)
+                into = merge_day(spark, table, TIME, day, files, options.file_bytes)
+                if into is None:
+                    progress(f"{name}: {day}: it has got other files meanwhile, and the next run merges them")
+                    continue
+                written += into
                 merged += len(files)
-                progress(f"{topic}: {day}: {len(files)} files are merged")
+                progress(f"{name}: {day}: {len(files)} files are merged")
             expired = expire_snapshots(table, at_ms - options.keep_snapshots_ms)
             deleted = delete_unused_files(spark, table, at_ms - options.keep_unused_ms)
         except (PulsarSourceError, PySparkException, Py4JError) as error:
             failed.append(f"{topic}: {reason(error)}")
             progress(failed[-1])
             continue
-        progress(f"{topic}: {expired} snapshots have expired, {deleted} files are deleted")
+        progress(f"{name}: {expired} snapshots have expired, {deleted} files are deleted")
         total = replace(
             total,
             merged=total.merged + merged,
@@ -97,18 +109,30 @@ def maintain(spark: SparkSession, options: MaintainOptions, now: Callable[[], fl
     return replace(total, seconds=seconds, error=first_of(failed, f"{len(tables)} tables"))
 
 
-def _tables(catalog: Catalog, options: MaintainOptions) -> dict[str, tuple[str, ...]]:
-    """Return the tables of the topics asked for, or of all, by the topics' whole names."""
+def _tables(catalog: Catalog, options: MaintainOptions) -> tuple[list[tuple[str, tuple[str, ...]]], list[str]]:
+    """Return the tables of the topics asked for, or of all, with the topics' whole names, and what could not be read.
+
+    A topic has several tables, if that of its last values is one of them.
+    """
     namespace = f"{options.tables.catalog}.{options.tables.namespace}"
-    found: dict[str, tuple[str, ...]] = {}
     with refusals(namespace):
-        for identifier in catalog.list_tables(tuple(options.tables.namespace.split("."))):
-            topic = catalog.load_table(identifier).properties.get(TOPIC)
-            if topic is not None:
-                found[topic] = tuple(identifier)
+        identifiers = catalog.list_tables(tuple(options.tables.namespace.split(".")))
+    found: list[tuple[str, tuple[str, ...]]] = []
+    failed: list[str] = []
+    for identifier in identifiers:
+        try:
+            with refusals(".".join(identifier)):
+                topic = catalog.load_table(identifier).properties.get(TOPIC)
+        except JobError as error:
+            failed.append(str(error))
+            continue
+        if topic is not None:
+            found.append((topic, tuple(identifier)))
     if not found:
-        raise JobError(f"{namespace}: no table of an archive is there")
-    wanted = {full_name(topic.strip()) for topic in options.topics} or found.keys()
-    if missing := sorted(wanted - found.keys()):
-        raise JobError(f"{namespace}: {missing[0]} has no table there")
-    return {topic: found[topic] for topic in wanted}
+        raise JobError(failed[0] if failed else f"{namespace}: no table of an archive is there")
+    if not options.topics:
+        return found, failed
+    wanted = {full_name(topic.strip()) for topic in options.topics}
+    if missing := sorted(wanted - {topic for topic, _ in found}):
+        raise JobError(failed[0] if failed else f"{namespace}: {missing[0]} has no table there")
+    return [each for each in found if each[0] in wanted], []

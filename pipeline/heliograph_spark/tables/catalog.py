@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from heliograph_spark.plan.errors import JobError
 
 #: Errors that catalogs, tables and their files raise; they have no common base. Those of HTTP and of file systems are
-#: an OSError. That of a REST catalog without an operation is a NotImplementedError, and that of a date or time after the
+#: an OSError. That of a REST catalog without an operation is a NotImplementedError, that of a date or time after the
 #: year 9999, which Python has not, an OverflowError.
 _REFUSALS = (
     OSError,

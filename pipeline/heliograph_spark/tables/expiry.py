@@ -15,7 +15,9 @@ from heliograph_spark.run.files import Directory
 from .catalog import refusals
 from .locations import of_hadoop, path_of
 
-#: What tables and Spark write below a table's location. A file with another name is not the table's.
+#: What tables and Spark write below a table's location, and where. Another file is not the table's: the location of
+#: another table may be below this one's.
+_PLACES = ("data/", "metadata/")
 _OURS = (".parquet", ".avro", ".metadata.json", "/_SUCCESS")
 
 
@@ -34,7 +36,7 @@ def delete_unused_files(spark: SparkSession, table: Table, before_ms: int) -> in
     A run writes its files before its commit, so a file must be older than any run takes. Returns their number.
     """
     directory = Directory(spark, of_hadoop(table.location()))
-    found = [name for name in directory.files_before(before_ms) if name.endswith(_OURS)]
+    found = [name for name in directory.files_before(before_ms) if name.startswith(_PLACES) and name.endswith(_OURS)]
     # After the files are listed: each that was committed until then is among them.
     with refusals(".".join(table.name())):
         used = _used(table.refresh())

@@ -11,5 +11,8 @@ def of_hadoop(location: str) -> str:
 
 
 def path_of(location: str) -> str:
-    """Return the path in a location, without the scheme and the host or bucket, which are not written in one way."""
-    return re.sub(r"^[a-z][a-z0-9]*:(//[^/]*)?", "", location)
+    """Return the path in a location, without the scheme and the host or bucket, which are not written in one way.
+
+    Hadoop takes several slashes for one, and so does this.
+    """
+    return re.sub("/+", "/", re.sub(r"^[a-z][a-z0-9]*:(//[^/]*)?", "", location))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from datetime import date, timedelta
 from typing import Any
 
@@ -22,11 +23,13 @@ from .locations import of_hadoop
 _EPOCH = date(1970, 1, 1)
 
 
-def merge_day(spark: SparkSession, table: Table, column: str, day: date, files: list[Any], file_bytes: int) -> int:
+def merge_day(
+    spark: SparkSession, table: Table, column: str, day: date, files: list[Any], file_bytes: int
+) -> int | None:
     """Replace the data files of a day of a column by as few as their bytes need, and return their number.
 
-    Raises :class:`JobError` if another commit was first, or if the rows would not be as many as before; the table is
-    as it was then.
+    Returns None, and changes nothing, if the day has other files when they are written. Raises :class:`JobError` if
+    another commit was first, or if the rows would not be as many as before; the table is as it was then.
     """
     name = ".".join(table.name())
     count = files_needed(files, file_bytes)
@@ -40,6 +43,12 @@ def merge_day(spark: SparkSession, table: Table, column: str, day: date, files: 
         GreaterThanOrEqual(column, f"{day}T00:00:00+00:00"),  # type: ignore[call-arg, arg-type, unused-ignore]
         LessThan(column, f"{until}T00:00:00+00:00"),  # type: ignore[call-arg, arg-type, unused-ignore]
     )
+    with refusals(name):
+        # Other commits do not matter while the files are written, unless they change the day.
+        tasks = list(table.refresh().scan(of_day).plan_files())
+    if any(task.delete_files for task in tasks) or _paths(task.file for task in tasks) != _paths(files):
+        data.delete(place)
+        return None
     before = _records(table.metadata)
     with refusals(name), table.transaction() as change:
         change.delete(of_day)
@@ -53,20 +62,33 @@ def merge_day(spark: SparkSession, table: Table, column: str, day: date, files: 
 def mergeable_days(table: Table, file_bytes: int) -> dict[date, list[Any]]:
     """Return the data files of each day that has more than its bytes need, the days in order.
 
-    A table that is not partitioned by days has none.
+    A table that is not partitioned by days has none. A day is left out if another engine has deleted rows of it by
+    files of deletes: its data files still have these rows.
     """
     if not isinstance(table.spec().fields[0].transform, DayTransform):
         return {}
     days: dict[date, list[Any]] = {}
+    with_deletes: set[date] = set()
     with refusals(".".join(table.name())):
         for task in table.scan().plan_files():
-            days.setdefault(_EPOCH + timedelta(days=task.file.partition[0]), []).append(task.file)
-    return {day: files for day, files in sorted(days.items()) if len(files) > files_needed(files, file_bytes)}
+            day = _EPOCH + timedelta(days=task.file.partition[0])
+            days.setdefault(day, []).append(task.file)
+            if task.delete_files:
+                with_deletes.add(day)
+    return {
+        day: files
+        for day, files in sorted(days.items())
+        if day not in with_deletes and len(files) > files_needed(files, file_bytes)
+    }
 
 
 def files_needed(files: list[Any], file_bytes: int) -> int:
     """Return how many files of a size have the bytes of these."""
     return max(1, -(-sum(int(file.file_size_in_bytes) for file in files) // file_bytes))
+
+
+def _paths(files: Iterable[Any]) -> set[str]:
+    return {file.file_path for file in files}
 
 
 def _records(metadata: Any) -> int:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, StructType
 
 from heliograph_spark.jobs.compact import has_value, last_messages
+from heliograph_spark.plan.errors import JobError
 from heliograph_spark.tables.catalog import refusals
 from heliograph_spark.tables.columns import in_spark
 from heliograph_spark.tables.locations import of_hadoop
@@ -59,6 +60,12 @@ class LastValues(TopicTable):
         """Return the files of these partitions, and of which one each is."""
         with refusals(self.path):
             tasks = [task for task in table.scan().plan_files() if task.file.partition[0] in buckets]
+        for task in tasks:
+            if task.delete_files:
+                raise JobError(
+                    f"{self.path}: another engine has deleted rows of {task.file.file_path} by a file of deletes, with"
+                    " which it is not read here: have that engine rewrite the table's files"
+                )
         return {task.file.file_path: int(task.file.partition[0]) for task in tasks}
 
     def unmarked_days(self) -> list[str]:
