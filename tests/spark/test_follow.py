@@ -21,7 +21,7 @@ import pytest
 from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult
 from heliograph_spark.jobs.archiving.archive_metrics import ArchiveMetrics
 from heliograph_spark.jobs.archiving.following import LONGEST_PAUSE_S, Ending, Follower
-from heliograph_spark.jobs.archiving.options import Following
+from heliograph_spark.jobs.archiving.options import Following, Tables
 from heliograph_spark.jobs.archiving.topic_states import TopicStates
 from heliograph_spark.jobs.follow import follow
 from heliograph_spark.plan import subscription_hold as holding
@@ -35,6 +35,7 @@ from tests.support.polling import eventually
 from .conftest import COMMAND
 from .kills.killed import end
 from .test_archive import HELD, data_files, named
+from .test_archive_tables import numbers, properties
 from .test_day_marks import complete_at, marks
 
 WITHIN_S = 240.0
@@ -174,10 +175,9 @@ class Followed:
 
 @contextmanager
 def followed(
-    spark: SparkSession, broker: BrokerProcess, path: Path, now: Callable[[], float], **options: Any
+    spark: SparkSession, broker: BrokerProcess, now: Callable[[], float], **options: Any
 ) -> Iterator[Followed]:
-    reached = Broker(broker.service_url, broker.http_url, {})
-    given = ArchiveOptions(broker=reached, path=str(path), **options)
+    given = ArchiveOptions(broker=Broker(broker.service_url, broker.http_url, {}), **options)
     pace = Following(parallel=2, interval_ms=200)
     job = Followed(lambda ending, states: follow(spark, given, pace, ending, states, now))
     try:
@@ -208,7 +208,7 @@ def test_topics_join_fail_recover_and_go_while_the_others_are_archived(
     def eventually_archived(name: str, count: int) -> None:
         eventually(lambda: archived(name) == list(range(count)), within_s=WITHIN_S, what=f"{name} archived")
 
-    with followed(spark, broker, tmp_path, lambda: now_s[0], pattern=f"{topic}-.*") as job:
+    with followed(spark, broker, lambda: now_s[0], path=str(tmp_path), pattern=f"{topic}-.*") as job:
         eventually_archived(first, 2)
         eventually(lambda: job.metrics().get(("failures_total", busy), 0) >= 1, within_s=WITHIN_S, what="a failure")
         publish(client, later, [b"0"])
@@ -243,6 +243,31 @@ def test_topics_join_fail_recover_and_go_while_the_others_are_archived(
     assert archived(later) == [0]
     # Nothing created the deleted topic again.
     assert named(later) not in rest(broker, "GET", "persistent/public/default")
+
+
+def test_tables_of_several_topics_are_followed_one_of_them_without_messages(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    names = first, later, empty = f"{topic}-first", f"{topic}-later", f"{topic}-empty"
+    for each in names:
+        client.create_producer(each).close()
+    publish(client, first, [b"0", b"1"])
+
+    def eventually_archived(name: str, count: int) -> None:
+        eventually(lambda: numbers(tmp_path, name) == list(range(count)), within_s=WITHIN_S, what=f"{name} archived")
+
+    tables, state = Tables("lake", properties(tmp_path)), str(tmp_path / "state")
+    with followed(spark, broker, lambda: 1e9, tables=tables, checkpoint=state, topics=names) as job:
+        visited = {("last_success_timestamp_seconds", each) for each in names}
+        eventually(lambda: visited <= job.metrics().keys(), within_s=WITHIN_S, what="a visit of each")
+        publish(client, later, [b"0"])
+        publish(client, first, [b"2"])
+        eventually_archived(later, 1)
+        eventually_archived(first, 3)
+        result = job.end()
+    assert (result.rows, result.topics, result.lag, result.error) == (4, 3, 0, None)
+    assert job.metrics()["failures_total", empty] == 0
+    assert numbers(tmp_path, empty) == []
 
 
 def test_the_command_ends_after_a_micro_batch_and_goes_on_without_loss_or_doubles(

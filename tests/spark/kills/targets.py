@@ -6,7 +6,7 @@ Another one needs a :class:`Target` and an entry in :data:`TARGETS`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -15,6 +15,7 @@ import pulsar
 from heliograph_spark.run.archived import topic_directory
 from pyarrow import RecordBatch, dataset
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table import DataScan
 
 from tests.support.clients import DEADLINE_MS, RunningBroker, connect, rest
 
@@ -127,12 +128,21 @@ class Iceberg(Archive):
             target += ["--catalog-property", f"{name}={value}"]
         self.job = self._job(directory, "iceberg", state, *target)
 
-    def _batches(self, columns: list[str]) -> Iterator[RecordBatch]:
-        (name,) = (catalog := load_catalog("kills", **self._catalog)).list_tables("archive")
+    def _scan(self, columns: Iterable[str] = ("*",)) -> DataScan:
+        catalog = load_catalog("kills", **self._catalog)
+        (name,) = catalog.list_tables("archive")
         try:
-            yield from catalog.load_table(name).scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
+            return catalog.load_table(name).scan(selected_fields=tuple(columns))
         finally:
             catalog.close()
+
+    def _batches(self, columns: list[str]) -> Iterator[RecordBatch]:
+        yield from self._scan(columns).to_arrow_batch_reader()
+
+    def differences(self) -> list[str]:
+        named = {task.file.file_path.rpartition("/")[2] for task in self._scan().plan_files()}
+        left = sorted({file.name for file in self.path.rglob("*.parquet")} - named)
+        return [*super().differences(), *(f"{name}: a killed run has left this file" for name in left)]
 
 
 class Sink:
