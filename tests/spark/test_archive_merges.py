@@ -5,20 +5,31 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from heliograph_spark.jobs.archive import ArchiveOptions, Tables, target_of
+from heliograph_spark.jobs.archiving import merging, parquet
 from heliograph_spark.jobs.archiving.merging import in_groups, merge_day
 from heliograph_spark.jobs.archiving.parquet import ParquetTopic
-from heliograph_spark.plan.errors import OptionError
+from heliograph_spark.jobs.archiving.target import Batch
+from heliograph_spark.plan.errors import JobError, OptionError
 from heliograph_spark.plan.positions import Position
-from heliograph_spark.run import merges
-from heliograph_spark.run.archived import archived_files, keep_columns, mark_complete, read_archive, topic_directory
+from heliograph_spark.run import archived, merges
+from heliograph_spark.run.archived import (
+    archived_files,
+    keep_columns,
+    mark_complete,
+    name_below,
+    read_archive,
+    topic_directory,
+)
 from heliograph_spark.run.days import MARK
-from heliograph_spark.run.files import Directory
+from heliograph_spark.run.files import Directory, stage
 from heliograph_spark.run.merges import finish_merge
 from heliograph_spark.run.session import Broker
 from hypothesis import given
@@ -31,6 +42,7 @@ from .stepping import Killed
 TOPIC = "persistent://public/default/merged"
 DAY = "2026-01-01"
 SIZE = 1 << 20
+_LATE = "value BIGINT, added STRING, __publishTime TIMESTAMP"
 ENDS = {TOPIC: Position(1, 1)}
 
 
@@ -71,18 +83,32 @@ def rows(spark: SparkSession, path: Path) -> list[tuple[int, str | None]]:
     return sorted((row.value, row.added) for row in read_archive(spark, str(path), TOPIC).collect())
 
 
+def topic_files(path: Path, pattern: str) -> list[Path]:
+    return sorted(Path(topic_directory(str(path), TOPIC)).glob(f"date=*/{pattern}"))
+
+
 ALL = [(0, None), (1, None), (2, None), (3, "new"), (4, "new"), (5, "new")]
 
 
 def test_the_files_of_a_day_become_one_before_the_day_is_marked(spark: SparkSession, small_files: Path) -> None:
     topic = ParquetTopic(spark, str(small_files), TOPIC, SIZE)
-    assert topic.mark_days([DAY], ENDS, 0) == {DAY: 5}
+    # A run that was killed while it merged has left it.
+    (small_files / "_staging" / f"{name_below(TOPIC)}+killed").mkdir()
+
+    def days() -> Iterator[str]:
+        yield DAY
+        # A run that is asked to end meanwhile names no more days, and merges none.
+        assert topic_files(small_files, "merged-*")
+
+    assert topic.mark_days(days(), ENDS, 0) == {DAY: 5}
     assert archived_files(spark, str(small_files), TOPIC) == [
         f"date={DAY}/merged-00000000-00000.parquet",
         "date=2026-01-02/query-00000005-00000.parquet",
     ]
     assert rows(spark, small_files) == ALL
     day = Path(topic_directory(str(small_files), TOPIC)) / f"date={DAY}"
+    merged = pq.ParquetFile(day / "merged-00000000-00000.parquet").read()
+    assert merged.column("value").to_pylist() == [0, 1, 2, 3, 4]
     # The file of the batch that is not complete is not the merging's.
     names = sorted(each.name for each in day.iterdir() if not each.name.startswith("."))
     assert names == [MARK, "merged-00000000-00000.parquet", "query-00000006-00000.parquet"]
@@ -164,6 +190,88 @@ def test_a_reader_that_lists_files_while_they_are_replaced_lists_them_again(
 
     monkeypatch.setattr(merges, "merges", merged_meanwhile)
     assert rows(spark, small_files) == ALL
+
+
+def test_a_merge_that_fails_keeps_no_space_and_the_next_one_succeeds(
+    spark: SparkSession, small_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_self: Directory, old: str, _new: str) -> None:
+        raise JobError(f"{old}: No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Directory, "rename", refused)
+        with pytest.raises(JobError, match="No space left"):
+            merge_day(spark, str(small_files), TOPIC, DAY, SIZE, "own")
+    assert list((small_files / "_staging").iterdir()) == []
+    assert rows(spark, small_files) == ALL
+    assert merge_day(spark, str(small_files), TOPIC, DAY, SIZE, "own") == (5, 1)
+    assert rows(spark, small_files) == ALL
+
+
+def test_a_reader_has_whole_batches_with_their_columns_whatever_ends_or_begins_while_it_lists_them(
+    spark: SparkSession, small_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = Directory(spark, topic_directory(str(small_files), TOPIC))
+    asked = archived._complete
+
+    def meanwhile(archive_goes_on: Callable[[], None], *, before: bool) -> None:
+        """Let the archive go on at the reader's first question for complete batches, before or after the answer."""
+
+        def answered(of: Directory) -> dict[str, int]:
+            monkeypatch.setattr(archived, "_complete", asked)
+            answer = {} if before else asked(of)
+            archive_goes_on()
+            return asked(of) if before else answer
+
+        monkeypatch.setattr(archived, "_complete", answered)
+
+    def ends() -> None:
+        keep_columns(spark, str(small_files), TOPIC, StructType().add("later", "string"))
+        mark_complete(directory, "query", 7, ENDS)
+
+    meanwhile(ends, before=True)
+    found = read_archive(spark, str(small_files), TOPIC)
+    assert (found.count(), "later" in found.columns) == (7, True)
+
+    def begins(query: str) -> None:
+        mark_complete(directory, query, 0, {})
+        (first,) = topic_files(small_files, "query-00000000-*")
+        shutil.copy(first, first.with_name(f"{query}-00000000-00000.parquet"))
+
+    meanwhile(lambda: begins("second"), before=False)
+    assert read_archive(spark, str(small_files), TOPIC).count() == 7
+    meanwhile(lambda: begins("third"), before=False)
+    assert len(archived_files(spark, str(small_files), TOPIC)) == 7
+
+
+def test_a_run_that_lost_its_subscription_changes_nothing_that_the_next_run_has_done(
+    spark: SparkSession, small_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(small_files)
+    batch = Batch("query", 6, ENDS, ENDS)
+    late = spark.createDataFrame([(6, "new", datetime.fromisoformat(f"{DAY}T12:00:00Z"))], _LATE)
+    behind, staged = ParquetTopic(spark, path, TOPIC), stage
+
+    def written_meanwhile(*arguments: Any) -> int:
+        monkeypatch.setattr(parquet, "stage", staged)
+        ParquetTopic(spark, path, TOPIC).write(late, batch)
+        return staged(*arguments)
+
+    monkeypatch.setattr(parquet, "stage", written_meanwhile)
+    with pytest.raises(JobError, match="another run has written batch 6 meanwhile"):
+        behind.write(late, batch)
+    assert rows(spark, small_files) == [*ALL, (6, "new")]
+
+    def merged_meanwhile(*arguments: Any) -> int:
+        monkeypatch.setattr(merging, "stage", staged)
+        count = staged(*arguments)
+        merge_day(spark, path, TOPIC, DAY, SIZE, "ahead")
+        return count
+
+    monkeypatch.setattr(merging, "stage", merged_meanwhile)
+    with pytest.raises(JobError, match=f"another run has merged files of {DAY} meanwhile"):
+        merge_day(spark, path, TOPIC, DAY, SIZE, "behind")
+    assert rows(spark, small_files) == [*ALL, (6, "new")]
 
 
 def test_merging_needs_complete_days_and_files(spark: SparkSession, tmp_path: Path) -> None:

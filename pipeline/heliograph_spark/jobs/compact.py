@@ -151,7 +151,7 @@ def _file_of(version: int) -> str:
 
 def _make(spark: SparkSession, options: CompactOptions, topic: str) -> tuple[Table, bool]:
     """Return the newest table of a topic and whether it was made now."""
-    # The archive only ever adds files, each under a name of its own.
+    # An archive changes no file: what it adds, merges or removes shows in their names.
     files = archived_files(spark, options.path, topic)
     made_of = hashlib.sha256("\n".join(files).encode()).hexdigest()
     directory = Directory(spark, topic_directory(options.to, topic))

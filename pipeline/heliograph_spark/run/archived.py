@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
 from urllib.parse import quote, unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +32,7 @@ TOPIC = "topic"
 DATE = "date"
 _COLUMNS = re.compile(r"_columns-(\d{6})\.json")
 _COMPLETE = re.compile(r"_complete-(.+)-(\d{8})")
+_T = TypeVar("_T")
 
 
 def topic_directory(path: str, topic: str) -> str:
@@ -54,26 +57,25 @@ def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:
     What a file lacks is null, and its narrower numbers are as wide as the column. Raises :class:`JobError` if the topic
     is not in the archive.
     """
-    directory = topic_directory(path, topic)
-    columns = archived_columns(spark, path, topic)
-    if columns is None:
-        raise JobError(f"{path}: {topic} is not archived there")
-    # Before the files are listed: those of a batch that ends meanwhile may not all be among them.
-    complete = _complete(Directory(spark, directory))
-    listed = StructType([*columns.fields]).add(DATE, "date")
+    directory = Directory(spark, topic_directory(path, topic))
 
-    def rows(merged: Merges) -> DataFrame:
-        frame: DataFrame = spark.read.schema(listed).parquet(directory)
+    def rows(complete: Mapping[str, int], merged: Merges) -> DataFrame:
+        # An archive writes the columns before a file that has them can be read: what was to be read before is known.
+        columns = archived_columns(spark, path, topic)
+        if columns is None:
+            raise JobError(f"{path}: {topic} is not archived there")
+        listed = StructType([*columns.fields]).add(DATE, "date")
+        frame: DataFrame = spark.read.schema(listed).parquet(directory.path)
         file = frame.metadataColumn("_metadata")["file_name"]
         if merged.coming is not None:
             frame = frame.where(~file.startswith(merged.coming))
-        return frame.where(~file.isin(sorted(merged.replaced))) if merged.replaced else frame
+        if merged.replaced:
+            frame = frame.where(~file.isin(sorted(merged.replaced)))
+        for query, batches in complete.items():
+            frame = frame.where(~(file.startswith(f"{query}-") & (file >= batch_name(query, batches))))
+        return frame
 
-    frame = consistently(Directory(spark, directory), rows)
-    file = frame.metadataColumn("_metadata")["file_name"]
-    for query, batches in complete.items():
-        frame = frame.where(~(file.startswith(f"{query}-") & (file >= batch_name(query, batches))))
-    return frame
+    return _listed(directory, rows)
 
 
 def name_below(topic: str) -> str:
@@ -87,16 +89,32 @@ def archived_files(spark: SparkSession, path: str, topic: str, day: str = "*") -
     They are those of one day (``YYYY-MM-DD``), or of all.
     """
     directory = Directory(spark, topic_directory(path, topic))
-    later = {f"{query}-": batch_name(query, batches) for query, batches in _complete(directory).items()}
 
-    def files(merged: Merges) -> list[str]:
-        return [each for each in directory.matching(f"{DATE}={day}/*.parquet") if not merged.hides(each)]
+    def files(complete: Mapping[str, int], merged: Merges) -> list[str]:
+        later = {f"{query}-": batch_name(query, batches) for query, batches in complete.items()}
+        return [
+            each
+            for each in directory.matching(f"{DATE}={day}/*.parquet")
+            if not merged.hides(each)
+            and not any(
+                each.split("/")[1].startswith(query) and each.split("/")[1] >= name for query, name in later.items()
+            )
+        ]
 
-    return [
-        each
-        for each in consistently(directory, files)
-        if not any(each.split("/")[1].startswith(query) and each.split("/")[1] >= name for query, name in later.items())
-    ]
+    return _listed(directory, files)
+
+
+def _listed(directory: Directory, listed: Callable[[Mapping[str, int], Merges], _T]) -> _T:
+    """Return what ``listed`` makes of a listing of the directory, by the batches that were complete before it.
+
+    Those of a batch that ends meanwhile may not all be among the files, and neither may those of a query's first batch
+    if the query began meanwhile: then the files are listed again.
+    """
+    while True:
+        complete = _complete(directory)
+        found = consistently(directory, partial(listed, complete))
+        if _complete(directory).keys() == complete.keys():
+            return found
 
 
 def batch_name(query: str, batch: int) -> str:

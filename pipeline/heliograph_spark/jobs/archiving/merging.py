@@ -16,6 +16,9 @@ from heliograph_spark.run.archived import DATE, archived_columns, archived_files
 from heliograph_spark.run.files import STAGING, Directory, stage
 from heliograph_spark.run.merges import finish_merge, replace_files
 
+#: Columns that are in no file: the file of a row and its place there.
+_FILE, _ROW = "__file", "__row"
+
 
 def in_groups(files: Iterable[tuple[str, int]], size: int) -> list[list[str]]:
     """Return files, given with their bytes, in groups of neighbours of about ``size`` bytes.
@@ -50,15 +53,31 @@ def merge_day(spark: SparkSession, path: str, topic: str, day: str, size: int, s
         return None
     old = [file for group in groups for file in group]
     rows = _rows(spark, directory, old, columns).count()
-    each_in_one = [_rows(spark, directory, group, columns).coalesce(1) for group in groups]
-    staged = stage(root, staging, reduce(DataFrame.unionAll, each_in_one))
-    new = root.matching(f"{STAGING}/{staging}/*.parquet")
-    if staged != rows or not new:
-        raise JobError(f"{directory.path}: {rows} rows of {day} were to be merged, and {staged} were written")
-    replace_files(root, directory, name_below(topic), f"{DATE}={day}", old, new)
-    root.delete(f"{STAGING}/{staging}")
+    each_in_one = [_in_order(_rows(spark, directory, group, columns)) for group in groups]
+    try:
+        staged = stage(root, staging, reduce(DataFrame.unionAll, each_in_one))
+        new = root.matching(f"{STAGING}/{staging}/*.parquet")
+        if staged != rows or not new:
+            raise JobError(f"{directory.path}: {rows} rows of {day} were to be merged, and {staged} were written")
+        if set(old) - set(archived_files(spark, path, topic, day)):
+            # The broker has given the subscription to another run, while this one was cut off from it.
+            raise JobError(f"{directory.path}: another run has merged files of {day} meanwhile")
+        replace_files(root, directory, name_below(topic), f"{DATE}={day}", old, new)
+    finally:
+        # On a disk that is full it would keep the next attempt from what that needs.
+        root.delete(f"{STAGING}/{staging}")
     return len(files), len(files) - len(old) + len(new)
 
 
 def _rows(spark: SparkSession, directory: Directory, files: list[str], columns: StructType) -> DataFrame:
     return spark.read.schema(columns).parquet(*(f"{directory.path}/{file}" for file in files))
+
+
+def _in_order(rows: DataFrame) -> DataFrame:
+    """Return the rows of files in one partition, in the order of the files' names, which is that of a query's batches.
+
+    Spark itself reads the largest file first.
+    """
+    place = rows.metadataColumn("_metadata")
+    placed = rows.withColumns({_FILE: place["file_name"], _ROW: place["row_index"]})
+    return placed.coalesce(1).sortWithinPartitions(_FILE, _ROW).drop(_FILE, _ROW)

@@ -90,15 +90,15 @@ class ParquetTopic:
         name = batch_name(batch.query, batch.number)
         clean, self._whole = self._whole, False
         if not clean:
-            # A run that was killed left it: this one has the subscription.
-            for left in self._archive.names(STAGING):
-                if left.partition("+")[0] == self._directory:
-                    self._archive.delete(f"{STAGING}/{left}")
+            self._clear_staging()
         staging = f"{STAGING}/{self._own}"
         # Without it a task sorts its rows by their days, of which there are two at most in nearly all micro-batches.
         # It is the session of the query alone.
         rows.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
         count = stage(self._archive, self._own, rows.withColumn(DATE, expr(UTC_DAY)), DATE)
+        if complete_batches(self._files, batch.query) > batch.number:
+            # The broker has given the subscription to another run, while this one was cut off from it.
+            raise JobError(f"{self.path}: another run has written batch {batch.number} meanwhile")
         # From here on it takes a moment, and a killed run's part of it is undone first.
         if not clean:
             mark_complete(self._files, batch.query, batch.number, batch.starts)
@@ -124,9 +124,10 @@ class ParquetTopic:
         return unmarked_days(self._files)
 
     def mark_days(self, days: Iterable[str], up_to: Mapping[str, Position], stored_ms: int) -> dict[str, int]:
-        complete = list(days)
-        for day in complete:
+        complete = []
+        for day in days:
             self._merge(day)
+            complete.append(day)
         return mark_days(self._spark, self._archive_path, self._topic, complete, up_to, stored_ms)
 
     def marked_days(self) -> list[str]:
@@ -140,6 +141,13 @@ class ParquetTopic:
             # A run before this one may have merged, and was killed.
             finish_merge(self._files)
             return
+        self._clear_staging()
         merged = merge_day(self._spark, self._archive_path, self._topic, day, self._merge_bytes, self._own)
         if merged is not None:
             progress(f"{self._topic}: {day}: {merged[0]} files are {merged[1]} now")
+
+    def _clear_staging(self) -> None:
+        """Delete what runs that were killed have left there: this one has the subscription."""
+        for left in self._archive.names(STAGING):
+            if left.partition("+")[0] == self._directory:
+                self._archive.delete(f"{STAGING}/{left}")

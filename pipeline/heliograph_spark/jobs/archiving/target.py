@@ -83,8 +83,9 @@ class TopicTarget(Protocol):
     def mark_days(self, days: Iterable[str], up_to: Mapping[str, Position], stored_ms: int) -> dict[str, int]:
         """Mark days as complete and return the number of messages of each; a day without any gets no mark.
 
-        ``up_to`` is the last message of each partition; ``stored_ms`` (ms since 1970) is the time up to which all that
-        was stored is in the target.
+        The days are asked for one after the other, and end early if the run is asked to end. ``up_to`` is the last
+        message of each partition; ``stored_ms`` (ms since 1970) is the time up to which all that was stored is in the
+        target.
         """
 
 
