@@ -9,13 +9,14 @@ from typing import Any
 
 import pulsar
 import pytest
-from heliograph_spark.jobs.archive import ArchiveOptions, archive
+from heliograph_spark.jobs.archive import ArchiveOptions, archive, checkpoint_of, target_of
 from heliograph_spark.jobs.archiving.parquet import ParquetTopic
+from heliograph_spark.jobs.archiving.topic_run import TopicRun
 from heliograph_spark.jobs.day_marks import older_days
 from heliograph_spark.jobs.replay import ReplayOptions, replay
 from heliograph_spark.plan.errors import JobError
-from heliograph_spark.run.archived import archived_files, read_archive, topic_directory
-from heliograph_spark.run.days import marked_days
+from heliograph_spark.run.archived import archived_files, mark_complete, read_archive, topic_directory
+from heliograph_spark.run.days import MARK, unmark_day
 from heliograph_spark.run.files import Directory
 from heliograph_spark.run.retention import remove_days, removed_days
 from heliograph_spark.run.session import Broker
@@ -23,10 +24,12 @@ from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import publish
+from tests.support.entries import make_entry
+from tests.support.wire_client import WireClient
 
 from .stepping import Killed
 from .test_archive import named
-from .test_archive_merges import DAY, ENDS, TOPIC, small_files
+from .test_archive_merges import DAY, ENDS, TOPIC, small_files, topic_files
 from .test_day_marks import DAY_MS, complete_at, marks
 
 __all__ = ["small_files"]
@@ -42,6 +45,9 @@ def test_a_day_is_older_than_a_time_at_which_it_had_ended() -> None:
 def test_readers_have_a_day_whole_or_not_at_all_while_it_is_removed_and_after_a_kill(
     spark: SparkSession, small_files: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A complete day has no files of a batch that is not complete.
+    (half,) = topic_files(small_files, "query-00000006-*")
+    half.unlink()
     ParquetTopic(spark, str(small_files), TOPIC).mark_days([DAY], ENDS, 0)
     calls = {name: getattr(Directory, name) for name in ("rename", "delete", "write_text")}
     left: list[int] = []
@@ -70,9 +76,26 @@ def test_readers_have_a_day_whole_or_not_at_all_while_it_is_removed_and_after_a_
         files = archived_files(spark, str(copy), TOPIC)
         seen.add(len(files))
         assert len(files) in (6, 1)
+        # A reader of any kind that reads only days with their mark has them whole.
+        if topic_files(copy, MARK):
+            assert len(topic_files(copy, "*.parquet")) == 6
         # The next run removes what is left.
         topic = Directory(spark, topic_directory(str(copy), TOPIC))
-        remove_days(spark, str(copy), TOPIC, marked_days(topic))
+        target = ParquetTopic(spark, str(copy), TOPIC)
+        late = f"date={DAY}/query-00000007-00000.parquet"
+        if step % 2:
+            # After a late message, which stays.
+            unmark_day(topic, DAY)
+            (file,) = topic_files(small_files, "query-00000000-*")
+            Path(topic.path, late).parent.mkdir(exist_ok=True)
+            shutil.copy(file, Path(topic.path, late))
+            mark_complete(topic, "query", 8, ENDS)
+        target.mark_days([day for day in target.unmarked_days() if day == DAY], ENDS, 0)
+        if step % 2:
+            assert late in archived_files(spark, str(copy), TOPIC)
+            assert topic_files(copy, MARK)
+            continue
+        target.remove_days(target.marked_days())
         assert (topic.exists(f"date={DAY}"), removed_days(spark, str(copy), TOPIC)) == (False, [DAY])
     assert seen == {6, 1}
     left.clear()
@@ -108,3 +131,27 @@ def test_only_complete_days_are_removed_and_a_replay_names_them(
     publish(client, topic, [b"2"])
     run(complete_ms)
     assert read_archive(spark, str(tmp_path), named(topic)).count() == 1
+
+
+def test_a_run_that_is_asked_to_end_leaves_the_next_days_to_the_next_run(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    with WireClient(broker.service_url) as wired:
+        producer = wired.producer(topic)
+        for day in range(3):
+            wired.publish(producer, make_entry(b"%d" % day, publish_time=day * DAY_MS), sequence_id=day)
+    reached = Broker(broker.service_url, broker.http_url, {})
+    options = ArchiveOptions(broker=reached, path=str(tmp_path), topics=(topic,), keep_ms=DAY_MS)
+    target = target_of(spark, options)
+    checkpoint = checkpoint_of(spark, options, target, named(topic))
+
+    def days(pattern: str) -> int:
+        return len(list(tmp_path.glob(f"topic=*/{pattern}")))
+
+    def go(ending: Callable[[], bool]) -> None:
+        TopicRun(spark, options, named(topic), target.topic(named(topic)), checkpoint, lambda: 1e9, ending).go()
+
+    go(lambda: days("_removed/*.json") > 0)
+    assert (days("_removed/*.json"), days(f"date=*/{MARK}")) == (1, 2)
+    go(lambda: False)
+    assert (days("_removed/*.json"), days("date=*")) == (3, 0)

@@ -57,6 +57,10 @@ def mark_days(
     found = {row[DATE].isoformat(): int(row["count"]) for row in counts}
     for day, messages in sorted(found.items()):
         directory.write_whole(f"{DATE}={day}/{MARK}", mark_text(messages, up_to, stored_ms))
+    for empty in sorted({day.isoformat() for day in wanted} - found.keys()):
+        # A run was killed while it removed the day. The directory would be counted again by every run.
+        if not directory.matching(f"{DATE}={empty}/*.parquet"):
+            directory.delete(f"{DATE}={empty}")
     return dict(sorted(found.items()))
 
 

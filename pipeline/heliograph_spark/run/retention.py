@@ -1,7 +1,7 @@
 """Removes old days from an archived topic: only days that are complete, and each whole.
 
 ``_removed/<day>.json``, which is written first, has the mark of a day that was removed. Then the day's files go out of
-sight of all that read through :mod:`.archived`, at one moment, and its directory is deleted.
+sight of all that read through :mod:`.archived`, at one moment, and its mark, its files and its directory are deleted.
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ def remove_days(spark: SparkSession, path: str, topic: str, days: Iterable[str])
     root, directory = Directory(spark, path), Directory(spark, topic_directory(path, topic))
     for day in days:
         finish_merge(directory)
-        directory.make(_REMOVED)
-        directory.write_text(f"{_REMOVED}/{day}.json", directory.read_text(f"{DATE}={day}/{MARK}"))
-        files = archived_files(spark, path, topic, day)
-        if files:
-            replace_files(root, directory, name_below(topic), f"{DATE}={day}", files, [])
-        directory.delete(f"{DATE}={day}")
+        place = f"{DATE}={day}"
+        mark = f"{place}/{MARK}"
+        # A killed run may have left the mark, which has just been deleted, and the directory.
+        if directory.exists(mark):
+            directory.make(_REMOVED)
+            directory.write_text(f"{_REMOVED}/{day}.json", directory.read_text(mark))
+            # They are deleted in this order: a reader that waits for marks finds none on a part of a day.
+            files = [mark, *archived_files(spark, path, topic, day)]
+            replace_files(root, directory, name_below(topic), place, files, [])
+        directory.delete(place)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import takewhile
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -132,13 +133,16 @@ class TopicRun:
 
     def _mark(self, asked: Asked, read: Mapping[str, Position]) -> None:
         days = asked.complete(self._target.unmarked_days(), read, self._options.day_complete_after_ms)
-        for day, messages in self._target.mark_days(days, read, asked.at_ms).items():
+        for day, messages in self._target.mark_days(self._until_ending(days), read, asked.at_ms).items():
             progress(f"{self._topic}: {day} is complete, {messages} messages")
         if self._options.keep_ms is not None and isinstance(self._target, RemovesDays):
-            old = older_days(self._target.marked_days(), asked.at_ms - self._options.keep_ms)
-            self._target.remove_days(old)
-            for day in old:
+            for day in self._until_ending(older_days(self._target.marked_days(), asked.at_ms - self._options.keep_ms)):
+                self._target.remove_days([day])
                 progress(f"{self._topic}: {day} is removed from the archive, it is older than --keep")
+
+    def _until_ending(self, days: Iterable[str]) -> Iterator[str]:
+        """Return the days up to where the run is asked to end: many of them can take hours to merge."""
+        return takewhile(lambda _: not self._ending(), days)
 
     def measure(self) -> None:
         """See what is left to archive."""
