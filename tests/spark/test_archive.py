@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -216,6 +217,23 @@ def test_messages_that_are_gone_are_named_and_skipped_only_when_asked(
     assert numbers(spark, tmp_path, name) == [0, 1]
     assert run(spark, broker, tmp_path, topics=(name,), source={"failOnDataLoss": "false"}).error is None
     assert numbers(spark, tmp_path, name) == [0, 1, 5]
+
+
+def test_a_topic_that_is_recreated_without_one_of_its_partitions_names_it_and_goes_on_only_when_asked(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    create_partitions(broker, topic, 2)
+    publish(client, f"{topic}-partition-0", [b"0"])
+    assert run(spark, broker, tmp_path, topics=(topic,)).rows == 1
+    rest(broker, "DELETE", f"persistent/public/default/{topic}/partitions?force=true")
+    publish(client, topic, [b"1"])
+    refused = run(spark, broker, tmp_path, topics=(topic,))
+    assert (refused.rows, refused.lag) == (0, 1)
+    assert refused.error is not None
+    assert re.search(f"{topic}-partition-[01] is gone, of which the query has read up to", refused.error)
+    done = run(spark, broker, tmp_path, topics=(topic,), source={"failOnDataLoss": "false"})
+    assert (done.rows, done.lag, done.error) == (1, 0, None)
+    assert numbers(spark, tmp_path, named(topic)) == [0, 1]
 
 
 def test_a_batch_that_was_half_in_its_places_when_the_job_was_killed_is_written_once(

@@ -174,10 +174,8 @@ class Followed:
 
 
 @contextmanager
-def followed(
-    spark: SparkSession, broker: BrokerProcess, now: Callable[[], float], **options: Any
-) -> Iterator[Followed]:
-    given = ArchiveOptions(broker=Broker(broker.service_url, broker.http_url, {}), **options)
+def followed(spark: SparkSession, reached: Broker, now: Callable[[], float], **options: Any) -> Iterator[Followed]:
+    given = ArchiveOptions(broker=reached, **options)
     pace = Following(parallel=2, interval_ms=200)
     job = Followed(lambda ending, states: follow(spark, given, pace, ending, states, now))
     try:
@@ -208,7 +206,8 @@ def test_topics_join_fail_recover_and_go_while_the_others_are_archived(
     def eventually_archived(name: str, count: int) -> None:
         eventually(lambda: archived(name) == list(range(count)), within_s=WITHIN_S, what=f"{name} archived")
 
-    with followed(spark, broker, lambda: now_s[0], path=str(tmp_path), pattern=f"{topic}-.*") as job:
+    reached = Broker(broker.service_url, broker.http_url, {})
+    with followed(spark, reached, lambda: now_s[0], path=str(tmp_path), pattern=f"{topic}-.*") as job:
         eventually_archived(first, 2)
         eventually(lambda: job.metrics().get(("failures_total", busy), 0) >= 1, within_s=WITHIN_S, what="a failure")
         publish(client, later, [b"0"])
@@ -231,18 +230,35 @@ def test_topics_join_fail_recover_and_go_while_the_others_are_archived(
             lambda: len(list(tmp_path.glob("topic=*/date=*/_SUCCESS"))) >= 3, within_s=WITHIN_S, what="the marks"
         )
         rest(broker, "DELETE", f"persistent/public/default/{later}?force=true")
-        gone = ("lag_messages", later)
-        eventually(lambda: gone not in job.metrics(), within_s=WITHIN_S, what="the topic being missed")
+
+        def gone() -> bool:
+            return job.states.all()[named(later)].gone
+
+        eventually(gone, within_s=WITHIN_S, what="the topic being missed")
+        # As a visit that was under way.
+        job.states.failed(named(later), 1)
+        eventually(gone, within_s=WITHIN_S, what="the topic being missed again")
+        assert ("lag_messages", later) not in job.metrics()
         publish(client, first, [b"3"])
         eventually_archived(first, 4)
         result = job.end()
     assert (result.rows, result.topics, result.lag, result.error) == (6, 3, 0, None)
     log = capsys.readouterr().err
     assert f"{named(busy)}: another consumer has the subscription {HELD}" in log
-    assert log.count(f"{named(later)}: the topic was deleted; what is archived of it stays") == 1
+    assert log.count(f"{named(later)}: the topic was deleted; what is archived of it stays") == 2
     assert archived(later) == [0]
     # Nothing created the deleted topic again.
     assert named(later) not in rest(broker, "GET", "persistent/public/default")
+
+
+def test_the_lag_of_a_topic_whose_broker_cannot_be_asked_is_not_said_to_be_nothing(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, [b"0"])
+    away = Broker("pulsar://127.0.0.1:1", broker.http_url, {"pulsar.client.operationTimeoutMs": "1000"})
+    with followed(spark, away, lambda: 1e9, path=str(tmp_path), topics=(topic,)) as job:
+        eventually(lambda: job.metrics().get(("failures_total", topic), 0) >= 1, within_s=WITHIN_S, what="a failure")
+        assert set(job.metrics()) == {("failures_total", topic)}
 
 
 def test_tables_of_several_topics_are_followed_one_of_them_without_messages(
@@ -256,8 +272,9 @@ def test_tables_of_several_topics_are_followed_one_of_them_without_messages(
     def eventually_archived(name: str, count: int) -> None:
         eventually(lambda: numbers(tmp_path, name) == list(range(count)), within_s=WITHIN_S, what=f"{name} archived")
 
+    reached = Broker(broker.service_url, broker.http_url, {})
     tables, state = Tables("lake", properties(tmp_path)), str(tmp_path / "state")
-    with followed(spark, broker, lambda: 1e9, tables=tables, checkpoint=state, topics=names) as job:
+    with followed(spark, reached, lambda: 1e9, tables=tables, checkpoint=state, topics=names) as job:
         visited = {("last_success_timestamp_seconds", each) for each in names}
         eventually(lambda: visited <= job.metrics().keys(), within_s=WITHIN_S, what="a visit of each")
         publish(client, later, [b"0"])

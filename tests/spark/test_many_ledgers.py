@@ -147,12 +147,14 @@ def test_the_rest_of_a_ledger_that_is_gone_with_it_is_missed_by_the_archive(
     topic.publish(3 * LEDGER - 3)
     rest(topic.broker, "POST", f"{topic.path}/subscription/{HELD}/skip_all")
     topic.forget()
-    topic.publish(2)
-    refused = run(spark, topic, tmp_path)
-    assert refused.rows == 0
-    assert refused.error is not None
-    assert f"{topic.name}: the messages after " in refused.error
-    assert "are gone, 27 entries" in refused.error
+    for later in (0, 2):
+        # Also while nothing is stored, so that there is nothing to read.
+        topic.publish(later)
+        refused = run(spark, topic, tmp_path)
+        assert refused.rows == 0
+        assert refused.error is not None
+        assert f"{topic.name}: the messages after " in refused.error
+        assert "are gone, 27 entries" in refused.error
     assert run(spark, topic, tmp_path, failOnDataLoss="false").error is None
     assert values(read_archive(spark, str(tmp_path), topic.name)) == [0, 1, 2, 30, 31]
 

@@ -103,7 +103,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, now: Callable[[], floa
                 failures.append(reason_of(topic, error))
                 progress(failures[-1])
         failed += failures[:1]
-        total = replace(total.with_run(run), lag=total.lag + run.lag)
+        total = replace(total.with_run(run), lag=total.lag + (run.lag or 0))
     seconds = round(time.monotonic() - began, 3)
     return replace(total, seconds=seconds, error=first_of(failed, f"{len(topics)} topics"))
 

@@ -93,9 +93,9 @@ class _FollowedArchive:
         except PulsarSourceError as error:
             progress(f"the topics that fit {self._options.pattern!r} are not known: {reason(error)}")
             return None
-        for topic in set(self._found) - set(found):
+        # All that were ever visited: a visit that was under way may have failed after its topic was missed.
+        for topic in self._states.all().keys() - set(found):
             self._deleted(topic)
-        self._found = found
         return found
 
     def _deleted(self, topic: str) -> None:
@@ -141,7 +141,7 @@ class _FollowedArchive:
             if run is not None:
                 run.measure()
                 return run.lag
-        except PulsarSourceError:
+        except Exception:
             # The visit's own failure is reported, which comes before this one.
             pass
         return None

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from functools import partial
 from itertools import takewhile
 
 from pyspark.errors import PySparkException
@@ -26,7 +27,7 @@ from pyspark.sql.functions import col, expr
 
 from heliograph_spark.jobs.day_marks import Asked, older_days
 from heliograph_spark.plan.connection import connected
-from heliograph_spark.plan.errors import JobError
+from heliograph_spark.plan.errors import DataLossError, JobError
 from heliograph_spark.plan.ledgers import within
 from heliograph_spark.plan.positions import BEGINNING, Position
 from heliograph_spark.plan.ranges import Range, stored_bytes
@@ -93,12 +94,16 @@ class TopicRun:
         #: Whether the query ended because it was asked to.
         self.ended = False
         self._asked = options.read_options(topic=topic)
-        self._held: list[str] = []
+        #: The partitions, None until they are known.
+        self._held: list[str] | None = None
+        #: Those of which something is archived, and that are not there any more.
+        self._gone: Set[str] = frozenset()
         self._began = time.monotonic()
         self.rows = 0
         self.files = 0
         self.bytes = 0
-        self.lag = 0
+        #: The messages that are not archived, None until they are known.
+        self.lag: int | None = None
 
     def go(self) -> None:
         """Archive up to the topic's end, or until it is asked to end, and acknowledge what is archived."""
@@ -113,7 +118,9 @@ class TopicRun:
             hold.hold(partitions)
             self._check_checkpoint()
             read = committed_offsets(self._checkpoint)
-            hold.acknowledge(read)
+            self._gone = read.keys() - set(partitions)
+            hold.acknowledge(self._there(read))
+            self._check_lost(asked, read)
             # The first query also writes the columns of a topic that has no messages.
             if not (self._checkpoint.exists("metadata") and asked.covered_by(read)):
                 if not LIMITS_MICRO_BATCHES and is_unfinished(self._checkpoint):
@@ -121,10 +128,30 @@ class TopicRun:
                     self._query(partitions, hold)
                 self._query(partitions, hold)
                 read = committed_offsets(self._checkpoint)
-                hold.acknowledge(read)
+                hold.acknowledge(self._there(read))
             # As long as the subscription is held, nobody adds a message.
             self._mark(asked, read)
             self._held = hold.close()
+
+    def _there(self, read: Mapping[str, Position]) -> dict[str, Position]:
+        """Return the positions of the partitions that are there.
+
+        To subscribe to another one would create it, or fail. The query reports that it is gone.
+        """
+        return {topic: position for topic, position in read.items() if topic not in self._gone}
+
+    def _check_lost(self, asked: Asked, read: Mapping[str, Position]) -> None:
+        """Raise :class:`DataLossError` if nothing is stored in a partition, and there was after what is archived.
+
+        A query sees that only when something is stored again. Until then the days would look complete.
+        """
+        if not self._asked.looks_for_loss:
+            return
+        empty = sorted(self._there(read).keys() - asked.ends.keys())
+        for topic, ledgers in zip(empty, for_each(empty, partial(ledgers_of, self._asked.connection)), strict=True):
+            loss = ledgers.lost_after(read[topic])
+            if loss is not None and loss.entries is not None:
+                raise DataLossError(f"{topic}: {loss}")
 
     def _ends(self, partitions: list[str]) -> dict[str, Position]:
         brokers = shared(self._asked.connection)
@@ -145,8 +172,9 @@ class TopicRun:
         return takewhile(lambda _: not self._ending(), days)
 
     def measure(self) -> None:
-        """See what is left to archive."""
-        self.lag = backlog(self._asked.connection, self._held, self._options.subscription)
+        """See what is left to archive, unless the run failed before it knew the partitions."""
+        if self._held is not None:
+            self.lag = backlog(self._asked.connection, self._held, self._options.subscription)
 
     def _check_checkpoint(self) -> None:
         if not self._checkpoint.exists("metadata") and not self._target.is_empty():
@@ -181,7 +209,7 @@ class TopicRun:
                 self._spark.sparkContext.setLogLevel("OFF")
                 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
                 raise _Ended(f"{self._topic}: asked to end before batch {number}")
-            hold.acknowledge(committed_offsets(self._checkpoint))
+            hold.acknowledge(self._there(committed_offsets(self._checkpoint)))
             self._write(batch.to(columns), number)
 
         writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", self._checkpoint.path)

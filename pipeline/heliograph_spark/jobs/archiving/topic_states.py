@@ -33,13 +33,13 @@ class TopicStates:
         with self._lock:
             return dict(sorted(self._states.items()))
 
-    def succeeded(self, topic: str, at_s: float, lag: int) -> None:
+    def succeeded(self, topic: str, at_s: float, lag: int | None) -> None:
         """Record a visit that began at ``at_s`` and came to the topic's end."""
         with self._lock:
             before = self._states.get(topic, TopicState())
             self._states[topic] = replace(before, lag=lag, succeeded_s=at_s, failing=False, gone=False)
 
-    def ended(self, topic: str, lag: int) -> None:
+    def ended(self, topic: str, lag: int | None) -> None:
         """Record a visit that was asked to end before it came to the topic's end."""
         with self._lock:
             self._states[topic] = replace(self._states.get(topic, TopicState()), lag=lag, failing=False, gone=False)
