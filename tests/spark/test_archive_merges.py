@@ -42,7 +42,7 @@ from .stepping import Killed
 TOPIC = "persistent://public/default/merged"
 DAY = "2026-01-01"
 SIZE = 1 << 20
-_LATE = "value BIGINT, added STRING, __publishTime TIMESTAMP"
+_LATE = "value BIGINT, `__file` STRING, __publishTime TIMESTAMP"
 ENDS = {TOPIC: Position(1, 1)}
 
 
@@ -64,15 +64,18 @@ def test_groups_have_neighbours_of_about_the_size_and_no_large_files(lengths: li
 
 @pytest.fixture
 def small_files(spark: SparkSession, tmp_path: Path) -> Path:
-    """An archive of six complete batches of a file each, the last one of another day, and a part of the next batch."""
-    keep_columns(spark, str(tmp_path), TOPIC, StructType().add("value", "long").add("added", "string"))
+    """An archive of six complete batches of a file each, the last one of another day, and a part of the next batch.
+
+    A field may have a name like those of the columns by which merging keeps the order.
+    """
+    keep_columns(spark, str(tmp_path), TOPIC, StructType().add("value", "long").add("__file", "string"))
     topic = Path(topic_directory(str(tmp_path), TOPIC))
     for number in range(7):
         day = topic / f"date={DAY if number != 5 else '2026-01-02'}"
         day.mkdir(exist_ok=True)
         # Older files lack a column, and have a narrower one.
         value = pa.array([number], pa.int32() if number < 2 else pa.int64())
-        columns = {"value": value} | ({"added": pa.array(["new"])} if number > 2 else {})
+        columns = {"value": value} | ({"__file": pa.array(["new"])} if number > 2 else {})
         pq.write_table(pa.table(columns), day / f"query-{number:08}-00000.parquet")
     mark_complete(Directory(spark, str(topic)), "query", 6, ENDS)
     (tmp_path / "_staging").mkdir()
@@ -80,7 +83,7 @@ def small_files(spark: SparkSession, tmp_path: Path) -> Path:
 
 
 def rows(spark: SparkSession, path: Path) -> list[tuple[int, str | None]]:
-    return sorted((row.value, row.added) for row in read_archive(spark, str(path), TOPIC).collect())
+    return sorted((row.value, row["__file"]) for row in read_archive(spark, str(path), TOPIC).collect())
 
 
 def topic_files(path: Path, pattern: str) -> list[Path]:

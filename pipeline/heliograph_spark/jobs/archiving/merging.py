@@ -9,15 +9,13 @@ from collections.abc import Iterable
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import struct
 from pyspark.sql.types import StructType
 
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.run.archived import DATE, archived_columns, archived_files, name_below, topic_directory
 from heliograph_spark.run.files import STAGING, Directory, stage
 from heliograph_spark.run.merges import finish_merge, replace_files
-
-#: Columns that are in no file: the file of a row and its place there.
-_FILE, _ROW = "__file", "__row"
 
 
 def in_groups(files: Iterable[tuple[str, int]], size: int) -> list[list[str]]:
@@ -78,6 +76,8 @@ def _in_order(rows: DataFrame) -> DataFrame:
 
     Spark itself reads the largest file first.
     """
-    place = rows.metadataColumn("_metadata")
-    placed = rows.withColumns({_FILE: place["file_name"], _ROW: place["row_index"]})
-    return placed.coalesce(1).sortWithinPartitions(_FILE, _ROW).drop(_FILE, _ROW)
+    read = rows.metadataColumn("_metadata")
+    # A column that is in no file, with a name that no other has.
+    place = f"{max(rows.columns, key=len)}_"
+    placed = rows.withColumn(place, struct(read["file_name"], read["row_index"])).coalesce(1)
+    return placed.sortWithinPartitions(f"`{place}`").drop(place)
