@@ -125,7 +125,7 @@ class _FollowedArchive:
         except Exception as error:  # Whatever one topic fails with, the others go on.
             self._check_spark()
             progress(reason_of(topic, error))
-            self._states.failed(topic, self._lag_of(run))
+            self._states.failed(topic, self._lag_of(topic, run))
             return False
         finally:
             if run is not None:
@@ -136,15 +136,16 @@ class _FollowedArchive:
             self._states.succeeded(topic, at_s, run.lag)
         return True
 
-    def _lag_of(self, run: TopicRun | None) -> int | None:
+    def _lag_of(self, topic: str, run: TopicRun | None) -> int | None:
+        """Return the lag after a visit that failed; None if it cannot be measured."""
+        if run is None:
+            return None
         try:
-            if run is not None:
-                run.measure()
-                return run.lag
-        except Exception:
-            # The visit's own failure is reported, which comes before this one.
-            pass
-        return None
+            run.measure()
+        except Exception as error:  # As above: the other topics go on.
+            progress(f"{reason_of(topic, error)} (the lag is not known)")
+            return None
+        return run.lag
 
     def _add(self, run: TopicRun) -> None:
         with self._lock:
