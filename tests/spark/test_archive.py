@@ -17,7 +17,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, archive
-from heliograph_spark.jobs.archiving.topic_run import in_files
+from heliograph_spark.jobs.archiving.partitioning import in_files
 from heliograph_spark.plan import subscription_hold as holding
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.options import read_options

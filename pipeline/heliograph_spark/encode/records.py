@@ -1,7 +1,7 @@
 """Records in Avro and JSON, encoded a whole column at a time by the compiled module, where it knows all their types.
 
-The caller has an encoder for each record beside it, which gives the same bytes, and says of a record that does not fit
-why it does not: this one gives up then.
+For anything else, and for a record that does not fit its schema, it returns nothing: the caller then uses the encoder
+of single records, which makes the same bytes and says what does not fit.
 """
 
 from __future__ import annotations

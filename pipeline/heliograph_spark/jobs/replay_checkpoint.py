@@ -74,7 +74,7 @@ class ReplayCheckpoint:
             raise JobError(f"{self._where}: another run has begun this replay at the same time")
 
     def give_up(self, why: str) -> None:
-        """Let no other run go on: the broker would say of a message that it has lost that it is stored."""
+        """Keep other runs from going on: the broker would answer that it has stored a message that it has lost."""
         self._directory.write_text(_GIVEN_UP, why)
 
     def check_target(self, topic: str, partitions: list[str]) -> None:

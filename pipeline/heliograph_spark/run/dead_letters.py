@@ -46,7 +46,7 @@ _REASON_CHARACTERS = 1000
 #: A sequence id has so many bits for the place in a batch, of which there are at most 2^20, and for none.
 _INDEX_BITS = 21
 _PLACE = ("__ledger", "__entry", "__batchIndex", "__partition")
-#: Together with what a letter says of its origin, a message may be larger than one entry can be.
+#: A letter is larger than its message by the properties that name its origin, so it may not fit into one entry.
 _SENDING = SendSettings(batching_enabled=False, chunking_enabled=True)
 _NEEDED = (*_PLACE, "__key", "__orderingKey", "__eventTime", "__messageProperties")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pyiceberg.table import Transaction
 from pyiceberg.types import DateType, TimestampType, TimestamptzType
 
-#: With the name of a column: what a table says of the column's values in each file.
+#: Followed by a dot and a column's name: the property that says which statistics of the column a table keeps.
 _METRICS = "write.metadata.metrics.column"
 _TIMES = (DateType, TimestampType, TimestamptzType)
 

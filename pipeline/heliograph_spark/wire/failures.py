@@ -40,10 +40,10 @@ class NoAnswer(Passing):
 
 
 class NotStored(PulsarSourceError):
-    """A broker has stored later messages of a name instead of one, and drops that one now.
+    """A broker has lost a message but stored later ones of the same name, so it drops that message as a duplicate.
 
-    A task that Spark repeats does not get this error again: the broker says of the message that it has it. So no task
-    may end with it; the driver has to end the query.
+    A task that Spark repeats would not get this error again: the broker answers that it has the message. So no task may
+    end with it; the driver has to end the query.
     """
 
 

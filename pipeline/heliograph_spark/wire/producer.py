@@ -412,7 +412,7 @@ class Producer:
             if any(frames.in_chunks for frames in self._pending):
                 # Receipts of chunks that still came over it would pass for those of the chunks that are sent again.
                 link.close()
-        # What still came for the frames of before; errors of those behind the first one say nothing new.
+        # Receipts of the frames sent before may still have come. Errors of frames behind the first one add nothing.
         self._take_receipts(self._outbox.take(), 0)
         self._again_after_pause()
 

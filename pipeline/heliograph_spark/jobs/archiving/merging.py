@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import struct
 from pyspark.sql.types import StructType
 
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.run.archived import DATE, archived_columns, archived_files, name_below, topic_directory
 from heliograph_spark.run.files import STAGING, Directory, stage
 from heliograph_spark.run.merges import finish_merge, replace_files
+
+from .partitioning import in_order
 
 
 def in_groups(files: Iterable[tuple[str, int]], size: int) -> list[list[str]]:
@@ -51,7 +52,7 @@ def merge_day(spark: SparkSession, path: str, topic: str, day: str, size: int, s
         return None
     old = [file for group in groups for file in group]
     rows = _rows(spark, directory, old, columns).count()
-    each_in_one = [_in_order(_rows(spark, directory, group, columns)) for group in groups]
+    each_in_one = [in_order(_rows(spark, directory, group, columns)) for group in groups]
     try:
         staged = stage(root, staging, reduce(DataFrame.unionAll, each_in_one))
         new = root.matching(f"{STAGING}/{staging}/*.parquet")
@@ -69,15 +70,3 @@ def merge_day(spark: SparkSession, path: str, topic: str, day: str, size: int, s
 
 def _rows(spark: SparkSession, directory: Directory, files: list[str], columns: StructType) -> DataFrame:
     return spark.read.schema(columns).parquet(*(f"{directory.path}/{file}" for file in files))
-
-
-def _in_order(rows: DataFrame) -> DataFrame:
-    """Return the rows of files in one partition, in the order of the files' names, which is that of a query's batches.
-
-    Spark itself reads the largest file first.
-    """
-    read = rows.metadataColumn("_metadata")
-    # A column that is in no file, with a name that no other has.
-    place = f"{max(rows.columns, key=len)}_"
-    placed = rows.withColumn(place, struct(read["file_name"], read["row_index"])).coalesce(1)
-    return placed.sortWithinPartitions(f"`{place}`").drop(place)

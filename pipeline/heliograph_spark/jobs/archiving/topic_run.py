@@ -23,7 +23,6 @@ from itertools import takewhile
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, expr
 
 from heliograph_spark.jobs.day_marks import Asked, older_days
 from heliograph_spark.plan.connection import connected
@@ -37,11 +36,12 @@ from heliograph_spark.plan.topics import ledgers_of
 from heliograph_spark.run.checkpoints import committed_offsets, is_unfinished, offsets_of, query_id
 from heliograph_spark.run.files import Directory
 from heliograph_spark.run.session import progress, reason
-from heliograph_spark.run.spark_versions import LIMITS_MICRO_BATCHES, by_number
+from heliograph_spark.run.spark_versions import LIMITS_MICRO_BATCHES
 from heliograph_spark.wire.brokers import shared
 from heliograph_spark.wire.partitions import find_partitions, last_position
 
 from .options import ArchiveOptions
+from .partitioning import in_files
 from .target import Batch, RemovesDays, TopicTarget
 
 #: Spark gives a Python process ten seconds to begin, which are too few where there is little CPU. The checkpoint makes
@@ -52,23 +52,6 @@ _ATTEMPTS = 4
 
 class _Ended(Exception):
     """The run was asked to end before a micro-batch that is not written."""
-
-
-def in_files(rows: DataFrame, files: int) -> DataFrame:
-    """Return the rows in at most ``files`` partitions, each of neighbouring ones.
-
-    Where there are more of these, a task reads several one after the other, unless there would be fewer tasks than
-    cores: then each is read by a task of its own, and the rows pass once through the executors' disks.
-    """
-    splits = rows.rdd.getNumPartitions()
-    if splits <= files:
-        return rows
-    if files >= rows.sparkSession.sparkContext.defaultParallelism:
-        return rows.coalesce(files)
-    # A column that is in no file, with a name that no other has: the number of the file among those of its batch.
-    file = f"{max(rows.columns, key=len)}_"
-    number = expr(f"CAST(spark_partition_id() * {files}L div {splits} AS INT)")
-    return by_number(rows.withColumn(file, number), files, col(f"`{file}`")).drop(file)
 
 
 class TopicRun:
