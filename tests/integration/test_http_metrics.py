@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from heliograph_api.values.names import TopicName
 from heliograph_broker.http.metrics.exposition import accepts_gzip, prefers_openmetrics
+from heliograph_broker.http.metrics.scrape import Scrape
 from heliograph_broker.messaging.clients.producer import Producer
+from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.messaging.topic.topic import Topic
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -218,33 +219,35 @@ async def test_many_topics_come_in_full(api: HttpApi) -> None:
     assert text.count("# TYPE pulsar_storage_backlog_size ") == 1
 
 
-async def test_a_large_scrape_is_cheap_and_lets_others_have_the_loop(api: HttpApi) -> None:
+async def test_a_large_scrape_lets_others_have_the_loop(api: HttpApi, monkeypatch: pytest.MonkeyPatch) -> None:
     topics = 2000
     for at in range(2):
         path = f"/admin/v2/persistent/public/default/wide-{at}"
         await api.done("PUT", f"{path}/partitions", str(topics // 2))
         await api.done("PUT", f"{path}/subscription/s")
-    longest, over = 0.0, False
+    turns, over = 0, False
+    turns_of_reads: set[int] = set()
+    read_topics = Scrape.read_topics
+
+    def noticed(scrape: Scrape, topics: Sequence[AnyTopic]) -> None:
+        turns_of_reads.add(turns)
+        read_topics(scrape, topics)
+
+    monkeypatch.setattr(Scrape, "read_topics", noticed)
 
     async def others() -> None:
-        nonlocal longest
+        nonlocal turns
         while not over:
-            began = time.thread_time()
             await asyncio.sleep(0)
-            longest = max(longest, time.thread_time() - began)
+            turns += 1
 
     watching = asyncio.create_task(others())
-    # Time of this thread, so that a busy machine does not count; the client's share and the watching are in it.
-    began = time.thread_time()
     answer = await api.request("GET", "/metrics", Accept_Encoding="identity")
-    taken = time.thread_time() - began
     over = True
     await watching
     assert answer.body.count("\npulsar_subscription_back_log{") >= topics
-    # A fifth of the topics that are to be written in under 3 s.
-    assert taken < 3.0 / 5
-    # The longest is the client making one text of it all.
-    assert longest < 0.2
+    # Reading the topics of one turn takes some milliseconds. benchmarks/run-scrape measures the whole.
+    assert len(turns_of_reads) >= 5
 
 
 async def test_the_answer_is_compressed_for_who_takes_that(api: HttpApi) -> None:
