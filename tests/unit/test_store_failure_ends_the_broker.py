@@ -20,6 +20,7 @@ from heliograph_broker.standalone import Standalone
 from heliograph_broker.storage.base.failure import StorageFull, StoreFailed
 
 from tests.support.failing_metadata import failing_metadata
+from tests.support.polling import DEADLINE_S
 
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 PANIC = lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
@@ -40,7 +41,7 @@ def test_a_broker_that_cannot_commit_stops_closes_its_store_and_says_so(tmp_path
         with failing_metadata(NO_SPACE):
             broker.broker.tenants.create("acme", TenantRecord())
             with pytest.raises(StorageFull):
-                await asyncio.wait_for(broker.stop(), 20)
+                await asyncio.wait_for(broker.stop(), DEADLINE_S)
         assert broker.broker.store.closed
         assert store_threads() == []
         # Another process may open it, and the drive is not held.

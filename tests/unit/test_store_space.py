@@ -7,20 +7,25 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 from heliograph_broker.clock import SystemClock, VirtualClock
 from heliograph_broker.storage.base.completion import completed
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.base.scheduler import Scheduler
 from heliograph_broker.storage.disk.data_dir import DataDir
+from heliograph_broker.storage.segments.chunk import Repacker
 from heliograph_broker.storage.segments.rewrite import Abandoned, Rewriting
 from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore, LoopScheduler, StorageFull
+
+from tests.support.polling import DEADLINE_S
 
 MIB = 1 << 20
 
@@ -172,7 +177,7 @@ async def test_space_comes_back_in_time_beside_an_event_loop(path: Path, ledgers
     await commit()
     load.trim(0.9)
     publishing = asyncio.create_task(publish()) if busy else None
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 3 * DEADLINE_S
     while DataDir.files_bytes(path) > 1.5 * load.live_bytes:
         assert time.monotonic() < deadline
         store.maintain()
@@ -390,24 +395,34 @@ def test_a_copy_that_fails_leaves_everything_and_is_tried_again(path: Path, monk
     store.close()
 
 
-async def test_closing_does_not_wait_for_a_copy_and_loses_nothing(path: Path) -> None:
+async def test_closing_does_not_wait_for_a_copy_and_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(path, segment_bytes=64 * MIB)
     load = Load(store)
     load.fill(40, 40 * MIB)
     store.close()
-    loop = asyncio.get_running_loop()
-    store = load.store = open_store(path, LoopScheduler(loop), segment_bytes=MIB)
+    scheduler = LoopScheduler(asyncio.get_running_loop())
+    store = load.store = open_store(path, scheduler, segment_bytes=MIB)
     load.trim(0.3)
     store.ledgers.retain(load.first)
+    copying = threading.Event()
+    slices = 0
+    put = Rewriting._put
+
+    def held(target: lmdb.Environment, packer: Repacker) -> None:
+        """Write a slice of the copy when the store is being closed."""
+        nonlocal slices
+        slices += 1
+        copying.set()
+        assert scheduler._closing.wait(DEADLINE_S)
+        put(target, packer)
+
+    monkeypatch.setattr(Rewriting, "_put", staticmethod(held))
     store.maintain()
-    deadline = time.monotonic() + 30
-    while not list((path / "segments").glob("*.tmp")):
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.001)
-    began = time.monotonic()
+    assert await asyncio.to_thread(copying.wait, DEADLINE_S)
+    assert list((path / "segments").glob("*.tmp"))
     store.close()
-    # 28 MiB at 40 MiB/s would take longer.
-    assert time.monotonic() - began < 0.5
+    # The whole copy has 29 slices.
+    assert slices == 1
     assert not list((path / "segments").glob("*.tmp"))
     store = open_store(path)
     store.ledgers.retain(load.first)

@@ -13,6 +13,7 @@ from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSession
 from heliograph_operator.act.pulsar_session import PulsarSession
 
 from tests.simulation.operator.virtual_time import VirtualLoop
+from tests.support.polling import DEADLINE_S
 
 
 class Silent(BrokerSession):
@@ -42,7 +43,7 @@ async def test_a_change_that_waits_fails_when_the_session_is_closed(when: str) -
     await session.close()
     for change in changes:
         with pytest.raises(AdminUnreachable, match="the session with http://broker was closed"):
-            await asyncio.wait_for(change, 10)
+            await asyncio.wait_for(change, DEADLINE_S)
 
 
 async def test_a_deposed_operator_sends_no_change_to_a_broker() -> None:
@@ -52,7 +53,7 @@ async def test_a_deposed_operator_sends_no_change_to_a_broker() -> None:
     # It is lost while the change is collected with others.
     deposed = True
     with pytest.raises(AdminUnreachable, match="does not lead any more"):
-        await asyncio.wait_for(change, 10)
+        await asyncio.wait_for(change, DEADLINE_S)
     with pytest.raises(AdminUnreachable, match="does not lead any more"):
         await session.delete("Tenant", "shop", force=True)
     assert not session.asked.is_set()

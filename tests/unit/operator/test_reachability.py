@@ -19,7 +19,7 @@ from heliograph_operator.kube.reachability import Reachability
 from heliograph_operator.operator_settings import Settings
 from heliograph_operator.running import Operator
 
-from tests.support.polling import eventually_async
+from tests.support.polling import DEADLINE_S, eventually_async
 
 from .http_server import serve
 
@@ -55,7 +55,7 @@ async def _passes(kube: Answers, watched: Reachability, seconds: float, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "sleep", sleep)
         running = asyncio.create_task(watched.run())
-        await asyncio.wait_for(over.wait(), 10)
+        await asyncio.wait_for(over.wait(), DEADLINE_S)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
@@ -103,6 +103,8 @@ class Server:
         return self._kubeconfig
 
     async def stop(self) -> None:
+        # Else the end waits a minute for an answer to a client that is gone.
+        self.lists.set()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -163,11 +165,11 @@ async def _with_operator(
             await check(readiness)
         finally:
             stop.set()
-            assert await asyncio.wait_for(running, 20) == 0
+            assert await asyncio.wait_for(running, DEADLINE_S) == 0
 
 
 async def _becomes(readiness: Readiness, status: int, text: str) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(DEADLINE_S):
         while True:
             found = await readiness()
             if found[0] == status and text in found[1]:
@@ -204,7 +206,7 @@ async def test_who_loses_the_leadership_while_it_lists_the_resources_ends(server
     async with Kube() as kube:
         running = Operator(Settings(bind="127.0.0.1", port=0), kube, Lost()).run(asyncio.Event())
         # No listing is answered.
-        assert await asyncio.wait_for(running, 20) == 1
+        assert await asyncio.wait_for(running, DEADLINE_S) == 1
 
 
 async def test_an_operator_can_be_told_to_end_while_it_lists_the_resources(server: Server) -> None:

@@ -8,6 +8,8 @@ import pytest
 from heliograph_operator.act.work_queue import WorkQueue
 from heliograph_operator.objects.backoff import UNREACHABLE, Backoff
 
+from tests.support.polling import DEADLINE_S
+
 
 async def test_a_key_added_often_is_looked_at_once() -> None:
     queue: WorkQueue[str] = WorkQueue()
@@ -26,17 +28,17 @@ async def test_what_changes_during_a_look_is_looked_at_again_and_not_at_the_same
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(queue.take(), 0.05)
     queue.done("a")
-    assert await asyncio.wait_for(queue.take(), 1) == "a"
+    assert await asyncio.wait_for(queue.take(), DEADLINE_S) == "a"
     queue.done("a")
     assert len(queue) == 0
 
 
 async def test_the_earlier_of_two_times_counts_and_a_look_now_drops_both() -> None:
     queue: WorkQueue[str] = WorkQueue()
-    queue.add("late", 60)
+    queue.add("late", 6000)
     queue.add("late", 0.05)
-    queue.add("late", 30)
-    assert await asyncio.wait_for(queue.take(), 5) == "late"
+    queue.add("late", 3000)
+    assert await asyncio.wait_for(queue.take(), DEADLINE_S) == "late"
     queue.done("late")
     queue.add("b", 0.05)
     queue.add("b")
