@@ -37,10 +37,8 @@ MakeBroker = Callable[..., BrokerProcess]
 
 @pytest.fixture
 def own_broker(broker_factory: MakeBroker) -> BrokerProcess:
-    """A broker of the test's own, with small ledgers; it answers PINGs at least every other second."""
-    broker = broker_factory(
-        environment={"HELIOGRAPH_LEDGER_MAX_ENTRIES": "50", "HELIOGRAPH_KEEP_ALIVE_INTERVAL_S": "2"}
-    )
+    """A broker of the test's own, with small ledgers."""
+    broker = broker_factory(environment={"HELIOGRAPH_LEDGER_MAX_ENTRIES": "50"})
     broker.start()
     rest(broker, "POST", "namespaces/public/default/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
     return broker
@@ -132,20 +130,6 @@ def test_a_topic_that_was_deleted_is_named(own_broker: BrokerProcess, brokers: B
         rest(own_broker, "DELETE", f"persistent/public/default/{topic}?force=true")
         with pytest.raises(PulsarSourceError, match=rf"reading {whole(topic)}: .*TopicNotFound"):
             read_until(reader, lambda entries: False)
-
-
-def test_a_connection_is_kept_while_nobody_reads(own_broker: BrokerProcess, brokers: Brokers, topic: str) -> None:
-    """The broker ends a connection that does not answer its PING within two seconds."""
-    client = connect(own_broker.service_url)
-    publish(client, topic, numbers(1, 10))
-    with EntryReader(brokers, whole(topic), EARLIEST) as reader:
-        read_count(reader, 10)
-        link = brokers.owner(whole(topic))
-        publish(client, topic, numbers(11, 20))
-        threading.Event().wait(7)
-        assert brokers.owner(whole(topic)) is link
-        assert contents(read_count(reader, 10)) == numbers(11, 20)
-    client.close()
 
 
 def test_a_broken_link_is_not_used_again(own_broker: BrokerProcess, topic: str) -> None:

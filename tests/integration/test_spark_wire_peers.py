@@ -332,7 +332,7 @@ def test_an_entry_that_does_not_have_its_checksum_ends_the_reading() -> None:
 
 def test_a_peer_that_is_no_broker_is_named() -> None:
     with FakeBroker(lambda frame: b"HTTP/1.1 400 Bad Request\r\n\r\n") as broker:
-        brokers = brokers_of(broker, operation_timeout_seconds=0.2)
+        brokers = brokers_of(broker, operation_timeout_seconds=2)
         with pytest.raises(LinkLost, match=rf"127\.0\.0\.1:{broker.port}: this is no frame of Pulsar's protocol"):
             brokers.partitions(TOPIC)
         brokers.close()
@@ -345,7 +345,7 @@ def test_a_peer_that_answers_nothing_is_given_up_in_time() -> None:
             brokers.partitions(TOPIC)
         brokers.close()
     with FakeBroker(lambda frame: CONNECTED if frame.command.type == Type.CONNECT else b"") as broker:
-        brokers = brokers_of(broker, operation_timeout_seconds=0.3)
+        brokers = brokers_of(broker, operation_timeout_seconds=2)
         with pytest.raises(
             NoAnswer, match=rf"asking for the partitions of {TOPIC}: 127\.0\.0\.1:{broker.port}: there was"
         ):
@@ -381,6 +381,21 @@ def test_an_error_that_passes_is_asked_again_and_one_that_does_not_is_told() -> 
         brokers.close()
 
 
+def test_a_ping_is_answered_while_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker closes a connection on which it gets no answer in time."""
+    monkeypatch.setattr("heliograph_spark.wire.brokers._LOOKED_AFTER_EVERY_S", 0.05)
+    with FakeBroker(ordinary) as broker:
+        brokers = brokers_of(broker)
+        brokers.partitions(TOPIC)
+        broker.send(encode(Type.PING))
+        eventually(lambda: _kinds(broker).count(Type.PONG) == 1, what="the answer")
+        brokers.close()
+
+
+def _kinds(broker: FakeBroker) -> list[int]:
+    return [frame.command.type for frame in broker.frames[0]]
+
+
 def test_a_silent_peer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heliograph_spark.wire.link._SILENT_FOR_S", 0.3)
     monkeypatch.setattr("heliograph_spark.wire.brokers._LOOKED_AFTER_EVERY_S", 0.05)
@@ -389,7 +404,7 @@ def test_a_silent_peer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         brokers.partitions(TOPIC)
         link = brokers._service_link()
         eventually(lambda: link.lost, what="noticing that the peer is silent")
-        assert [frame.command.type for frame in broker.frames[0]].count(Type.PING) >= 1
+        assert _kinds(broker).count(Type.PING) >= 1
         # A new link serves the next question.
         assert brokers.partitions(TOPIC) == 3
         brokers.close()
