@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import STOPPED_WITHIN_S, BrokerProcess
 from tests.support.clients import backlog, fresh_name
 from tests.support.interrupts import take_interrupts
 from tests.support.polling import eventually
@@ -99,7 +99,7 @@ def test_lines_of_a_file_become_messages_in_order(broker: BrokerProcess, tmp_pat
     heliograph(broker, "consume", topic, "-s", "s", "-n", "0", "--timeout", "0.2")
     heliograph(broker, "produce", topic, "--file", str(lines))
     heliograph(broker, "produce", topic, "--file", "-", text="five\n")
-    taken = heliograph(broker, "consume", topic, "-s", "s", "-n", "5", "--timeout", "10")
+    taken = heliograph(broker, "consume", topic, "-s", "s", "-n", "5", "--timeout", "60")
     assert taken.stdout.splitlines() == ["one", "two", "", "four", "five"]
 
 
@@ -108,7 +108,7 @@ def test_consume_with_every_type(broker: BrokerProcess, kind: str) -> None:
     topic = fresh_name()
     heliograph(broker, "consume", topic, "-s", "s", "-t", kind, "-n", "0", "--timeout", "0.2")
     heliograph(broker, "produce", topic, "-m", "x", "-n", "3")
-    taken = heliograph(broker, "consume", topic, "-s", "s", "-t", kind, "-n", "3", "--timeout", "10")
+    taken = heliograph(broker, "consume", topic, "-s", "s", "-t", kind, "-n", "3", "--timeout", "60")
     assert taken.stdout == "x\n" * 3
 
 
@@ -327,7 +327,7 @@ def test_signals_end_a_broker_in_good_order(
     broker = broker_factory()
     broker.start()
     os.kill(broker.pid, number)
-    assert broker.process.wait(20) == 0
+    assert broker.process.wait(STOPPED_WITHIN_S) == 0
     assert broker.process.stdout is not None
     assert broker.process.stdout.read() == ""
     broker.process.stdout.close()

@@ -86,7 +86,7 @@ def test_wait_for_exclusive_takes_over(client: pulsar.Client, broker: RunningBro
 
 def test_exclusive_with_fencing_evicts(client: pulsar.Client, broker: RunningBroker, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
-    old = client.create_producer(topic, access_mode=Mode.Exclusive, send_timeout_millis=3000)
+    old = client.create_producer(topic, access_mode=Mode.Exclusive)
     old.send(b"old")
     other = connect(broker.service_url)
     try:

@@ -157,7 +157,7 @@ def test_reader_goes_on_where_it_was(
     for i in range(10):
         producer.send(b"%d" % i)
     reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=1)
-    read = [reader.read_next(15_000).data() for _ in range(4)]
+    read = [reader.read_next(RECONNECT_MS).data() for _ in range(4)]
     restart()
     producer.send(b"10")
     while len(read) < 11:

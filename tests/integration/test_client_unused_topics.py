@@ -71,12 +71,13 @@ def test_creating_a_topic_again_and_looking_at_its_messages_keep_it(
             assert refusal.code == 409
         time.sleep(0.2)
     deadline = time.monotonic() + 1.25 * PERIOD_S
+    used = 0.0
     while time.monotonic() < deadline:
+        used = time.monotonic()
         assert fetch(f"{broker.http_url}/admin/v2/{path}/subscription/s/position/1") == b"x"
         time.sleep(0.2)
-    used = time.monotonic()
     eventually(lambda: topics(broker, namespace) == [], within_s=PERIOD_S + DEADLINE_S, what="the topic's end")
-    assert time.monotonic() - used >= PERIOD_S - 0.5
+    assert time.monotonic() - used >= PERIOD_S - 0.01
 
 
 def test_a_subscription_that_nobody_uses_expires_and_its_topic_stays(

@@ -211,7 +211,8 @@ def test_connections_leave_descriptors_for_the_store_and_for_who_looks_after_it(
 
 def test_answers_that_nobody_reads_do_not_grow_memory(broker_factory: Callable[..., BrokerProcess]) -> None:
     """1,500 requests for the list of 1,500 topics, which is 100 KB each; and again from five more connections."""
-    broker = broker_factory()
+    # They answer no PING, either.
+    broker = broker_factory(environment={"HELIOGRAPH_KEEP_ALIVE_INTERVAL_S": "600"})
     broker.start()
     with WireClient(broker.service_url) as client:
         for number in range(1500):

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from tests.support.core import Client
 from tests.support.entries import make_frame
+from tests.support.polling import DEADLINE_S
 
 from .http_api import HttpApi, running_api
 
@@ -165,7 +166,7 @@ async def _compact(api: HttpApi) -> None:
     topic.publish(Producer(topic, Client(), 1, "p"), 0, 0, metadata, frame)
     await api.request("GET", "/health/ready")
     topic.compaction.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while topic.compaction.status()[0] == "RUNNING":
             await api.get("/health/live")
     assert topic.compaction.status() == ("SUCCESS", "")

@@ -6,7 +6,7 @@ import json
 import urllib.request
 from typing import Any
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 _API_VERSION = "heliograph.dev/v1alpha1"
 
 

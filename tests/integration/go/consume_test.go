@@ -225,7 +225,7 @@ func TestAckWithResponseAndBatchIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	producer := produce(t, client, pulsar.ProducerOptions{Topic: topic, BatchingMaxPublishDelay: 5 * time.Second})
+	producer := produce(t, client, pulsar.ProducerOptions{Topic: topic, BatchingMaxPublishDelay: time.Hour})
 	sendNumbers(t, producer, 0, 10, nil)
 	for i := 0; i < 10; i++ {
 		message := receive(t, consumer)
