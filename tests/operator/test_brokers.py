@@ -85,7 +85,7 @@ async def test_a_broker_that_does_not_answer_is_left_alone_for_ten_seconds(broke
 async def test_a_broker_that_takes_a_request_and_says_nothing_is_one_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broker_sessions, "ANSWER_S", 0.3)
+    monkeypatch.setattr(broker_sessions, "ANSWER_S", 2.0)
     asked, ended = asyncio.Event(), asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -97,7 +97,7 @@ async def test_a_broker_that_takes_a_request_and_says_nothing_is_one_that_does_n
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
         brokers = BrokerSessions(batch_s=0.01)
         at = brokers.at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        with pytest.raises(AdminUnreachable, match=r"does not answer within 0\.3 s"):
+        with pytest.raises(AdminUnreachable, match=r"does not answer within 2 s"):
             await at.listing(0.0)
         assert asked.is_set()
         assert not at.reachable

@@ -315,7 +315,7 @@ def test_kubectl_get_shows_what_the_operator_reports(api: ApiServer, cluster: Cl
         "patch", "htopic", "orders", "-n", kube_namespace, "--subresource=status", "--type=merge", "-p", patch
     )
     assert cluster.kubectl_json("get", "htopic", "orders", "-n", kube_namespace)["status"] == status
-    cluster.kubectl("wait", "--for=condition=Ready", "--timeout=5s", "htopic/orders", "-n", kube_namespace)
+    cluster.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "htopic/orders", "-n", kube_namespace)
     header, line = cluster.kubectl("get", "htopic", "-n", kube_namespace).splitlines()
     assert header.split() == ["NAME", "READY", "REASON", "BACKLOG", "OLDEST", "QUOTA", "AGE"]
     assert line.split()[:-1] == ["orders", "True", "Reconciled", "5000000000", "3h5m", "15%"]

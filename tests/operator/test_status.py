@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise
 
 import pulsar
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.operator_process import OperatorProcess
 
+from .at_rest import wait_for_refreshes, wait_until_at_rest
 from .broker_side import consume, publish_to
 from .resources import Resources
 
@@ -69,27 +69,19 @@ def test_a_broker_away_is_told_asked_seldom_and_noticed_when_it_is_back(
     attempts = operator.metric("heliograph_operator_broker_requests_total", result="unreachable") - before
     assert attempts <= 1 + (time.monotonic() - began) / 10, f"{attempts} attempts for four resources"
     broker.start()
-    served.wait_ready("Topic", "orders", within_s=60)
+    served.wait_ready("Topic", "orders")
     served.wait_ready("Topic", "another")
     assert served.condition("Topic", "orders")["lastTransitionTime"] > since
 
 
 def test_nothing_is_written_while_nothing_changes(operator: OperatorProcess, served: Resources) -> None:
     served.family()
-    served.wait_ready("Tenant", "shop")
-    versions = [_versions(served)]
-
-    def settled() -> bool:
-        versions.append(_versions(served))
-        return len(versions) > 4 and all(one == other for one, other in pairwise(versions[-4:]))
-
-    served.wait("the counts of topics settle", settled)
-    before = operator.writes()
-    began = time.monotonic()
-    # Five refreshes.
-    served.wait("ten seconds passed", lambda: time.monotonic() - began > 10)
+    served.wait("the topic is counted", lambda: served.status("Tenant", "shop").get("topics") == 1)
+    wait_until_at_rest(operator, served)
+    before, versions = operator.writes(), _versions(served)
+    wait_for_refreshes(operator, served, 5)
     assert operator.writes() == before
-    assert _versions(served) == versions[-1]
+    assert _versions(served) == versions
 
 
 def _versions(served: Resources) -> list[str]:
@@ -110,9 +102,8 @@ def test_the_spec_and_others_annotations_are_never_written(operator: OperatorPro
 
 def test_a_restarted_operator_changes_nothing(operator: OperatorProcess, served: Resources) -> None:
     served.family()
-    began = time.monotonic()
     served.wait("the status is whole", lambda: served.status("Tenant", "shop").get("topics") == 1)
-    served.wait("and at rest", lambda: time.monotonic() - began > 5)
+    wait_until_at_rest(operator, served)
     before = _versions(served)
     operator.kill9()
     operator.start()

@@ -72,11 +72,11 @@ def test_drift_is_repaired_and_named(operator: OperatorProcess, served: Resource
     served.family(messageTTL="2h", subscriptions=["billing"])
     name = "persistent://shop/payments/orders"
     admin(broker, "POST", "/admin/v2/persistent/shop/payments/orders/messageTTL?messageTTL=60")
-    served.wait("it is repaired", lambda: topic_state(broker, name).policies.message_ttl_ms == 7_200_000, 15)
+    served.wait("it is repaired", lambda: topic_state(broker, name).policies.message_ttl_ms == 7_200_000)
     drift = served.wait("an event names it", lambda: served.events("orders", "DriftRepaired"))
     assert drift == ["messageTTL was 1m, is 2h"]
     admin(broker, "DELETE", "/admin/v2/persistent/shop/payments/orders?force=true")
-    served.wait("it is there again", lambda: topic_state(broker, name).subscriptions == ["billing"], 15)
+    served.wait("it is there again", lambda: topic_state(broker, name).subscriptions == ["billing"])
     served.wait(
         "an event names it", lambda: f"topic {name} was missing, is there" in served.events("orders", "DriftRepaired")
     )
@@ -88,7 +88,7 @@ def test_a_broker_that_lost_everything_gets_everything_again(
     served.family()
     admin(broker, "DELETE", "/admin/v2/tenants/shop?force=true")
     name = "persistent://shop/payments/orders"
-    served.wait("it is all there again", lambda: topic_state(broker, name).partitions == 0, 30)
+    served.wait("it is all there again", lambda: topic_state(broker, name).partitions == 0)
     for kind, resource in (("Tenant", "shop"), ("Namespace", "payments"), ("Topic", "orders")):
         served.wait_ready(kind, resource)
 
