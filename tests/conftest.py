@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.cluster_fixtures import (
     cluster,
@@ -26,6 +26,6 @@ __all__ = [
 
 # The duration of an example means nothing on a busy machine, and no test asserts time. The examples are always the
 # same ones, so that a failure is one of the change that is tested; ``--hypothesis-profile=fresh`` draws others.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
-settings.register_profile("fresh", deadline=None)
+settings.register_profile("fresh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", settings.get_profile("fresh"), derandomize=True)
 settings.load_profile("repeatable")

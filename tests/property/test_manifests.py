@@ -8,11 +8,10 @@ import pytest
 from heliograph_api.manifests.documents import NotReadable, read_json, read_yaml, write_yaml
 from heliograph_api.manifests.manifest_reader import ManifestError, parse
 from heliograph_api.resources.model import AnyResource
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 # On a busy machine the time an example takes says nothing.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 _WORDS = st.sampled_from(
     ["10G", "3d", "-1", "infinite", "Delete", "producer_exception", "a", "", "persistent://t/n/x", "x-partition-1"]
@@ -51,7 +50,6 @@ _VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@unhurried
 @given(
     st.sampled_from(["Topic", "Namespace", "Tenant", "BrokerCluster"]),
     st.dictionaries(_KEYS, _VALUES, max_size=6),
@@ -68,7 +66,6 @@ def test_any_spec_is_a_resource_or_refused(kind: str, spec: dict[str, Any], meta
         assert len(problem) < 1000
 
 
-@unhurried
 @given(st.text() | st.text("{}[]:,-?&*!|>'\"%@#~ \n\tax1", max_size=60))
 def test_any_text_is_manifests_or_refused(text: str) -> None:
     resources, problems = _parsed(text)
@@ -85,13 +82,11 @@ def _parsed(text: str) -> tuple[list[AnyResource], list[str]]:
     return [], problems
 
 
-@unhurried
 @given(st.lists(_VALUES, min_size=1, max_size=3))
 def test_what_is_written_is_read_back(documents: list[Any]) -> None:
     assert read_yaml(write_yaml(documents)) == documents
 
 
-@unhurried
 @given(st.text() | st.text('{}[]:,"ax1.e-+ ', max_size=40))
 def test_any_text_is_json_or_refused(text: str) -> None:
     try:

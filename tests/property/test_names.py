@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from heliograph_api.values.names import InvalidName, NamespaceName, TopicName, check_subscription
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 # On a busy machine the time an example takes says nothing.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 _PART = st.text("-=:._azAZ09", min_size=1, max_size=12)
 _LOCAL = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=20).filter(
@@ -23,7 +22,6 @@ _LIKE_A_NAME = st.builds(
 )
 
 
-@unhurried
 @given(_ANY_TEXT | _LIKE_A_NAME)
 def test_any_text_is_a_name_or_invalid(text: str) -> None:
     try:
@@ -45,7 +43,6 @@ def _comes_back(name: TopicName) -> None:
         assert name.base.with_partition(name.partition) == name
 
 
-@unhurried
 @given(st.sampled_from(["persistent", "non-persistent"]), _PART, _PART, _LOCAL)
 def test_parts_make_a_name_and_come_back(domain: str, tenant: str, namespace: str, local: str) -> None:
     name = TopicName.parse(f"{domain}://{tenant}/{namespace}/{local}")
@@ -54,7 +51,6 @@ def test_parts_make_a_name_and_come_back(domain: str, tenant: str, namespace: st
     assert TopicName.of(domain, tenant, namespace, local) == name
 
 
-@unhurried
 @given(_LOCAL, st.integers(0, 999_999_999))
 def test_partitions_come_back(local: str, index: int) -> None:
     name = TopicName.of("persistent", "t", "n", local)
@@ -62,7 +58,6 @@ def test_partitions_come_back(local: str, index: int) -> None:
     assert (partition.partition, partition.base) == (index, name)
 
 
-@unhurried
 @given(_ANY_TEXT)
 def test_a_namespace_or_invalid(text: str) -> None:
     try:
@@ -73,7 +68,6 @@ def test_a_namespace_or_invalid(text: str) -> None:
     assert NamespaceName.parse(str(name)) == name
 
 
-@unhurried
 @given(_ANY_TEXT)
 def test_a_subscription_or_invalid(text: str) -> None:
     try:
@@ -83,7 +77,6 @@ def test_a_subscription_or_invalid(text: str) -> None:
     assert 0 < len(text.encode()) <= 240
 
 
-@unhurried
 @given(_PART, _PART, _LOCAL)
 def test_names_of_rest_paths_come_back(tenant: str, namespace: str, local: str) -> None:
     encoded = "".join(f"%{byte:02x}" for byte in local.encode())

@@ -8,11 +8,10 @@ import pytest
 from heliograph_api.values.durations import MAX_DURATION_MS, InvalidDuration, format_duration, parse_duration
 from heliograph_api.values.readable import readable_duration, readable_size
 from heliograph_api.values.sizes import MAX_SIZE, InvalidSize, format_size, parse_size
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 # On a busy machine the time an example takes says nothing.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 _ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(), lambda inner: st.lists(inner)
@@ -20,20 +19,17 @@ _ANYTHING = st.recursive(
 _LIKE_A_QUANTITY = st.from_regex(r"\A[-+]?[0-9]{0,30}(\.[0-9]{0,12})?\s?[A-Za-zµ]{0,3}\Z")
 
 
-@unhurried
 @given(st.integers(-1, MAX_SIZE))
 def test_sizes_read_back(size: int) -> None:
     assert parse_size(format_size(size)) == size
     assert parse_size(size) == size
 
 
-@unhurried
 @given(st.integers(-1, MAX_DURATION_MS))
 def test_durations_read_back(duration: int) -> None:
     assert parse_duration(format_duration(duration)) == duration
 
 
-@unhurried
 @given(st.integers(0, 2**20), st.sampled_from("KMGT"))
 def test_units_of_sizes(number: int, unit: str) -> None:
     expected = number * 1024 ** ("KMGT".index(unit) + 1)
@@ -41,20 +37,17 @@ def test_units_of_sizes(number: int, unit: str) -> None:
         assert parse_size(text) == expected
 
 
-@unhurried
 @given(st.integers(0, 2**20), st.sampled_from([("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)]))
 def test_units_of_durations(number: int, unit: tuple[str, int]) -> None:
     assert parse_duration(f"{number}{unit[0]}") == number * unit[1]
 
 
-@unhurried
 @given(_ANYTHING | _LIKE_A_QUANTITY)
 def test_sizes_raise_nothing_else(value: object) -> None:
     outcome = _outcome(lambda: parse_size(value), InvalidSize)
     assert isinstance(outcome, str) or -1 <= outcome <= MAX_SIZE
 
 
-@unhurried
 @given(_ANYTHING | _LIKE_A_QUANTITY)
 def test_durations_raise_nothing_else(value: object) -> None:
     outcome = _outcome(lambda: parse_duration(value), InvalidDuration)
@@ -72,14 +65,12 @@ def _outcome(parse: Callable[[], int], refused: type[ValueError]) -> int | str:
     return message
 
 
-@unhurried
 @given(st.integers(0, MAX_SIZE))
 def test_what_is_shown_of_a_size_is_never_more_and_off_by_less_than_a_tenth(size: int) -> None:
     shown = parse_size(readable_size(size))
     assert 0 <= size - shown <= size // 10
 
 
-@unhurried
 @given(st.integers(0, MAX_DURATION_MS))
 def test_what_is_shown_of_a_duration_is_never_more_and_off_by_less_than_a_tenth(duration: int) -> None:
     shown = parse_duration(readable_duration(duration))
