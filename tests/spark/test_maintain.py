@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pulsar
@@ -78,6 +80,7 @@ def test_small_files_become_one_and_files_of_no_snapshot_go_but_the_rows_and_the
     assert {file.name for file in data_files(tmp_path)} == {
         task.file.file_path.rpartition("/")[2] for task in table.scan().plan_files()
     }
+    assert [each for each in (tmp_path / "archive").rglob("data/**/") if not list(each.rglob("*.parquet"))] == []
     # The archive goes on where it was: its record is no snapshot's.
     publish(client, topic, [b"12"])
     again = archive(spark, options)
@@ -86,3 +89,17 @@ def test_small_files_become_one_and_files_of_no_snapshot_go_but_the_rows_and_the
 
     with pytest.raises(JobError, match=r"lake\.archive: persistent://public/default/other has no table there"):
         maintain(spark, MaintainOptions(lake(tmp_path), ("other",)))
+
+
+def test_a_table_without_rows_is_maintained(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    # A message without a key has no last value.
+    publish(client, topic, [b"one"])
+    tables = replace(lake(tmp_path), last_values=True)
+    reached = Broker(broker.service_url, broker.http_url)
+    options = ArchiveOptions(reached, topics=(topic,), tables=tables, checkpoint=str(tmp_path / "state"))
+    assert archive(spark, options).error is None
+    kept = maintain(spark, MaintainOptions(tables), lambda: time.time() + 10 * 86_400)
+    assert (kept.tables, kept.error) == (1, None)
+    assert rows(loaded(tmp_path)) == []

@@ -6,6 +6,7 @@ Such files are left by expired snapshots, by merged files, and by runs that were
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
@@ -33,7 +34,8 @@ def expire_snapshots(table: Table, before_ms: int) -> int:
 def delete_unused_files(spark: SparkSession, table: Table, before_ms: int) -> int:
     """Delete the files below a table's location that no snapshot has and that are older than a time (ms since 1970).
 
-    A run writes its files before its commit, so a file must be older than any run takes. Returns their number.
+    A run writes its files before its commit, so a file must be older than any run takes. Directories that have nothing
+    more in them go, too. Returns the number of files.
     """
     directory = Directory(spark, of_hadoop(table.location()))
     found = [name for name in directory.files_before(before_ms) if name.startswith(_PLACES) and name.endswith(_OURS)]
@@ -44,6 +46,11 @@ def delete_unused_files(spark: SparkSession, table: Table, before_ms: int) -> in
     unused = [name for name in found if f"{root}/{name}" not in used]
     for name in unused:
         directory.delete(name)
+    # A micro-batch has directories of its own, and each run lists those that are there. The deepest ones come first.
+    left = {str(above) for name in unused for above in PurePosixPath(name).parents if "/" in str(above)}
+    for name in sorted(left, reverse=True):
+        if not directory.names(name):
+            directory.delete(name)
     return len(unused)
 
 
@@ -52,6 +59,7 @@ def _used(table: Table) -> set[str]:
     used = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     used |= {snapshot.manifest_list for snapshot in metadata.snapshots}
     used |= {each.statistics_path for each in (*metadata.statistics, *metadata.partition_statistics)}
-    used |= set(table.inspect.all_manifests()["path"].to_pylist())
-    used |= set(table.inspect.all_files()["file_path"].to_pylist())
+    if manifests := set(table.inspect.all_manifests()["path"].to_pylist()):
+        # pyiceberg's `all_files` fails where no snapshot has any.
+        used |= manifests | set(table.inspect.all_files()["file_path"].to_pylist())
     return {path_of(location) for location in used if location}
