@@ -7,6 +7,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from heliograph_spark.plan.bucket_errors import with_advice
 from heliograph_spark.plan.errors import JobError, MissingFileError
 
 #: Directory in which files are written before they have their places, on the same file system: no reader looks there.
@@ -40,7 +41,7 @@ class Directory:
     def _refused(self, name: str, error: Py4JJavaError) -> JobError:
         message = str(error.java_exception.toString()).splitlines()[0]
         kind = MissingFileError if message.startswith("java.io.FileNotFoundException") else JobError
-        return kind(f"{self.path}{'/' + name if name else ''}: {message}")
+        return kind(f"{self.path}{'/' + name if name else ''}: {with_advice(message)}")
 
     def exists(self, name: str = "") -> bool:
         try:

@@ -15,13 +15,16 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 from sqlalchemy.exc import SQLAlchemyError
 
+from heliograph_spark.plan.bucket_errors import with_advice
 from heliograph_spark.plan.errors import JobError
 
 #: Errors that catalogs, tables and their files raise; they have no common base. Those of HTTP and of file systems are
 #: an OSError. That of a REST catalog without an operation is a NotImplementedError, that of a date or time after the
-#: year 9999, which Python has not, an OverflowError.
+#: year 9999, which Python has not, an OverflowError; that of a package which a catalog's property asks for and which
+#: is not there, an ImportError.
 _REFUSALS = (
     OSError,
+    ImportError,
     ValueError,
     TypeError,
     NotImplementedError,
@@ -40,7 +43,7 @@ def refusals(what: str) -> Iterator[None]:
         yield
     except _REFUSALS as error:
         lines = str(error).strip().splitlines()
-        raise JobError(f"{what}: {lines[0] if lines else type(error).__name__}") from error
+        raise JobError(f"{what}: {with_advice(lines[0]) if lines else type(error).__name__}") from error
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
