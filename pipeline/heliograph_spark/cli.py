@@ -259,6 +259,22 @@ def replay_command(
     end: Annotated[
         str | None, typer.Option("--until", metavar="TIME", help="End of the publish times, excluded.")
     ] = None,
+    event_begin: Annotated[
+        str | None,
+        typer.Option(
+            "--event-from",
+            metavar="TIME",
+            help="First event time: ISO 8601 or ms since 1970; messages without one are not sent.",
+        ),
+    ] = None,
+    event_end: Annotated[
+        str | None,
+        typer.Option(
+            "--event-until",
+            metavar="TIME",
+            help="End of the event times, excluded; messages without one are not sent.",
+        ),
+    ] = None,
     key: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="Only messages with this key; may be repeated.")
     ] = None,
@@ -312,6 +328,8 @@ def replay_command(
             to=to,
             from_ms=None if begin is None else parse_moment("--from", begin),
             until_ms=None if end is None else parse_moment("--until", end),
+            event_from_ms=None if event_begin is None else parse_moment("--event-from", event_begin),
+            event_until_ms=None if event_end is None else parse_moment("--event-until", event_end),
             rate=rate,
             speed=speed,
             producer_name=producer_name,

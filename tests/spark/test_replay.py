@@ -146,14 +146,22 @@ def test_a_range_of_publish_times_is_sent_and_an_empty_one_is_said_to_be(
     assert [message.data() for message in messages(client, target)] == [b"0", b"1", b"2"]
 
 
-def test_only_messages_with_one_of_the_keys_and_all_of_the_properties_are_sent(
-    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+def test_only_messages_with_one_of_the_keys_all_of_the_properties_and_an_event_time_in_the_range_are_sent(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    client: pulsar.Client,
+    topic: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     producer = client.create_producer(topic)
     for number in range(24):
         properties = {"even": str(number % 2 == 0), "third": str(number % 3)}
         producer.send(
-            b"%d" % number, properties if number else None, partition_key=f"k{number % 4}" if number else None
+            b"%d" % number,
+            properties if number else None,
+            partition_key=f"k{number % 4}" if number else None,
+            event_timestamp=24 - number if number != 12 else None,
         )
     producer.close()
     archive(spark, broker, topic, tmp_path)
@@ -175,11 +183,17 @@ def test_only_messages_with_one_of_the_keys_and_all_of_the_properties_are_sent(
     third = {"even": "True", "third": "0"}
     assert selected(keys=two, properties=third) == [6, 18]
     assert selected(properties=third) == [6, 12, 18]
-    assert selected(keys=("k",)) == []
+    # Later positions have earlier event times, so neither range goes on where the other one or all times ended.
+    assert selected(keys=two, properties=third, event_until_ms=18) == [18]
+    assert selected(keys=two, properties=third, event_from_ms=6, event_until_ms=19) == [6, 18]
+    capsys.readouterr()
+    assert selected(keys=("k",), event_from_ms=0) == []
+    assert "(those without an event time are in no range of event times)" in capsys.readouterr().err
     before = len(messages(client, target))
     named = "--path", str(tmp_path), "--topic", topic, "--to", target, "--producer-name", "r"
     chosen = "--key", "k1", "--key", "k2", "--property", "even=True", "--property", "third=0"
-    out, err = (command := program(broker, "replay", *named, *chosen)).communicate(timeout=300)
+    during = "--event-from", "6", "--event-until", "1970-01-01T00:00:00.019Z"
+    out, err = (command := program(broker, "replay", *named, *chosen, *during)).communicate(timeout=300)
     assert command.returncode == 0, err
     # They are those that were sent already.
     assert json.loads(out.splitlines()[-1])["rows"] == 2

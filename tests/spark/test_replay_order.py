@@ -92,13 +92,16 @@ def test_by_event_time_each_key_keeps_the_order_in_which_it_was_published(
     for partition, key, event in [(0, "a", 10), (0, "a", 30), (0, "c", 40), (1, "b", 5), (1, "b", 20), (1, "c", 7)]:
         send(partition, key, f"{key}{event}", event)
     archive(spark, broker, topic, tmp_path)
-    by_event, by_publish = fresh_name("event"), fresh_name("publish")
-    for target in (by_event, by_publish):
+    by_event, by_publish, selected = fresh_name("event"), fresh_name("publish"), fresh_name("selected")
+    for target in (by_event, by_publish, selected):
         rest(broker, "PUT", f"persistent/public/default/{target}")
     assert replay(spark, options(broker, tmp_path, topic, by_event, order="event")).rows == 6
     assert contents(client, by_event) == ["b5", "a10", "b20", "a30", "c40", "c7"]
     assert replay(spark, options(broker, tmp_path, topic, by_publish)).rows == 6
     assert contents(client, by_publish) == ["a10", "a30", "c40", "b5", "b20", "c7"]
+    # A message that is left out holds up no later one of its key.
+    assert replay(spark, options(broker, tmp_path, topic, selected, order="event", event_until_ms=40)).rows == 5
+    assert contents(client, selected) == ["b5", "c7", "a10", "b20", "a30"]
     with pytest.raises(OptionError, match="--order event and --producer-name"):
         replay(spark, options(broker, tmp_path, topic, by_event, order="event", producer_name="r"))
     named = Broker(broker.service_url, broker.http_url, {"pulsar.producer.producerName": "r"})

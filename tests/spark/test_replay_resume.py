@@ -147,6 +147,8 @@ def test_a_replay_goes_on_with_the_options_it_was_begun_with_and_no_others(
         ({"properties": {"a": "b"}}, "begun without --property", "run with --property a=b;"),
         ({"from_ms": 0}, "begun without --from", "run with --from 1970-01-01T00:00:00.000Z;"),
         ({"until_ms": 1}, "begun without --until", "run with --until 1970-01-01T00:00:00.001Z;"),
+        ({"event_from_ms": 0}, "begun without --event-from", "run with --event-from 1970-01-01T00:00:00.000Z;"),
+        ({"event_until_ms": 1}, "begun without --event-until", "run with --event-until 1970-01-01T00:00:00.001Z;"),
         ({"order": "event"}, "begun with --order publish", "run with --order event;"),
         ({"to": other}, f"/{target}, and now", f"run with --to persistent://public/default/{other};"),
         ({"topic": "elsewhere"}, f"/{topic}, and now", "run with --topic persistent://public/default/elsewhere;"),

@@ -12,11 +12,9 @@ message there that is not stored.
 
 from __future__ import annotations
 
-import json
-import math
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -26,55 +24,26 @@ from pyspark.sql import types as t
 
 from heliograph_spark.encode.framing import Messages
 from heliograph_spark.encode.messages import MESSAGE_COLUMNS
-from heliograph_spark.jobs.plan.begun_replay import Given
 from heliograph_spark.jobs.plan.pacing import Speed, shares
 from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError, SchemaError
 from heliograph_spark.plan.numbering import UNUSED
 from heliograph_spark.plan.options import Connection, WriteOptions, full_name, write_options
-from heliograph_spark.plan.timestamps import write_moment
 from heliograph_spark.plan.topics import deduplicates, is_there
-from heliograph_spark.run.archived import DATE, archived_topics, read_archive
-from heliograph_spark.run.retention import removed_days
 from heliograph_spark.run.schemas import METADATA, TopicSchema, columns_of, schema_of_topic
 from heliograph_spark.run.session import Broker, progress
 from heliograph_spark.wire.brokers import shared
 from heliograph_spark.wire.failures import NotStored
 
 from .replay_checkpoint import ReplayCheckpoint
+from .replay_options import ReplayOptions
 from .replay_rows import Order, encoded, encoder_of, ordered, parts_of
+from .replay_selection import selected
 from .replay_task import Resender
+
+__all__ = ["ReplayOptions", "ReplayResult", "replay"]
 
 #: From when the tasks are started until the first message goes, if the gaps are kept (s): the tasks begin together.
 _START_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """The messages to send, and the target.
-
-    Publish times are from ``from_ms`` up to before ``until_ms``, in milliseconds since 1970. Only messages with
-    one of the ``keys`` are sent, unless there are none, and only those with each of the ``properties``.
-
-    ``order`` is the time by which the original partitions are merged. With ``speed`` messages go out with the gaps that
-    these times have, divided by it. ``rate`` is in messages a second, over all tasks. With ``producer_name`` messages
-    that a run before this one has sent from the same ``from_ms`` on, by the same keys and properties, are not sent
-    twice, on a topic that deduplicates. With ``checkpoint``, a directory, a run goes on where the one before it
-    stopped, on such a topic: only ``rate``, ``speed`` and the broker's options may be others then.
-    """
-
-    broker: Broker
-    path: str
-    topic: str
-    to: str
-    from_ms: int | None = None
-    until_ms: int | None = None
-    rate: float | None = None
-    speed: float | None = None
-    producer_name: str | None = None
-    checkpoint: str | None = None
-    order: Order = "publish"
-    keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +63,19 @@ class ReplayResult:
 
 
 def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
-    """Send the archived messages of a topic and a range of publish times to another topic (or the same one).
+    """Send the archived messages of a topic that the options select to another topic (or the same one).
 
     Key, event time and properties are kept; of messages of one key the order is, and of those without a key that of
     their partition. An empty range is no failure. Raises :class:`JobError` or :class:`PulsarSourceError`.
     """
     source, target = full_name(options.topic), full_name(options.to)
-    _check_options(options)
+    options.check()
     checkpoint = _checkpoint(spark, options, source, target)
     name = options.producer_name if checkpoint is None else checkpoint.producer
     writing = write_options({"topic": target, **options.broker.source_options(pulsar_producer_producerName=name)})
     by_position = writing.producer_name is not None and checkpoint is None
     _check_order(options.order, by_position=by_position)
-    rows = _archived(spark, options, source)
+    rows = selected(spark, options, source)
     schema, columns = _written_as(writing.connection, source, target, rows.schema)
     _check_target(writing, target, "--producer-name" if checkpoint is None else "--checkpoint")
     partitions = shared(writing.connection).partition_names(target)
@@ -129,9 +98,8 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
         counts = {task: count for task, count, _ in found}
         total = sum(counts.values())
         if total == 0:
-            which = "of this selection" if _selection(options) else "in this range"
-            nothing = f"{options.path} has no messages of {source} {which}: nothing was sent"
-            progress(f"all {before} messages of {source} were sent to {target} before" if before else nothing)
+            all_before = f"all {before} messages of {source} were sent to {target} before"
+            progress(all_before if before else _nothing(options, source))
             return ReplayResult(0, source, target, None, before)
         if checkpoint is None:
             with Resender(encoder.schema(), writing, partitions) as resender:
@@ -141,7 +109,7 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
         rates = shares(options.rate, counts) if options.rate is not None else {}
         # With other partitions of the target a key goes to another one, which knows nothing of what was sent of it. A
         # message that another selection had left out would be below the last sequence id, and be dropped.
-        series = f"{source}|{options.from_ms}|{len(partitions)}{_selection(options)}" if by_position else None
+        series = f"{source}|{options.from_ms}|{len(partitions)}{options.selection}" if by_position else None
         speed = None
         if options.speed is not None:
             speed = Speed(options.speed, min(first for _, _, first in found), time.time() + _START_S)
@@ -152,18 +120,11 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     return ReplayResult(sent, source, target, encoder.kind, before)
 
 
-def _check_options(options: ReplayOptions) -> None:
-    """Raise :class:`OptionError` for values that are not valid, by themselves or together."""
-    if options.rate is not None and not options.rate > 0:
-        raise OptionError(f"--rate: {options.rate} messages a second is no rate above zero")
-    if options.speed is not None and not 0 < options.speed < math.inf:
-        raise OptionError(f"--speed: {options.speed} is no factor above zero")
-    if None not in (options.from_ms, options.until_ms) and options.from_ms >= options.until_ms:  # type: ignore[operator]
-        raise OptionError("--from and --until: the range ends before it begins")
-    if options.checkpoint is not None and options.producer_name is not None:
-        raise OptionError("--checkpoint and --producer-name exclude each other: a checkpoint has a name of its own")
-    if options.checkpoint is not None and options.broker.admin_url is None:
-        raise OptionError("--checkpoint needs --admin-url, which tells whether the target deduplicates")
+def _nothing(options: ReplayOptions, source: str) -> str:
+    which = "of this selection" if options.selection else "in this range"
+    if options.has_event_range:
+        which += " (those without an event time are in no range of event times)"
+    return f"{options.path} has no messages of {source} {which}: nothing was sent"
 
 
 def _check_order(order: Order, *, by_position: bool) -> None:
@@ -179,21 +140,7 @@ def _checkpoint(spark: SparkSession, options: ReplayOptions, source: str, target
     """Return the checkpoint asked for. Raises :class:`OptionError` if it was begun with other options."""
     if options.checkpoint is None:
         return None
-    return ReplayCheckpoint(spark, options.checkpoint, _given(options, source, target))
-
-
-def _given(options: ReplayOptions, source: str, target: str) -> Given:
-    """Return the options that decide on the messages and their order, the same values for the same messages."""
-    moments = {"--from": options.from_ms, "--until": options.until_ms}
-    return {
-        "--path": (options.path.rstrip("/") or "/",),
-        "--topic": (source,),
-        "--to": (target,),
-        "--order": (options.order,),
-        "--key": tuple(sorted(set(options.keys))),
-        "--property": tuple(f"{name}={value}" for name, value in sorted(options.properties.items())),
-        **{name: () if moment is None else (write_moment(moment),) for name, moment in moments.items()},
-    }
+    return ReplayCheckpoint(spark, options.checkpoint, options.given(source, target))
 
 
 def _stored(
@@ -219,50 +166,6 @@ def _stored(
         last_ids = {name: last_ids[name] for name in wanted}
     stored = checkpoint.stored(broker, connection, last_ids)
     return [stored.get(partition, UNUSED) for partition in partitions]
-
-
-def _archived(spark: SparkSession, options: ReplayOptions, source: str) -> DataFrame:
-    topics = archived_topics(spark, options.path)
-    if source not in topics:
-        raise JobError(f"{options.path}: {source} is not archived there; there are {', '.join(topics[:5])}")
-    rows = read_archive(spark, options.path, source)
-    _name_removed(removed_days(spark, options.path, source), options, source)
-    at = f.unix_millis("__publishTime")
-    # The directory's day first: Spark leaves the other days' files alone.
-    if options.from_ms is not None:
-        rows = rows.where(f.col(DATE) >= f.lit(write_moment(options.from_ms)[:10]).cast("date"))
-        rows = rows.where(at >= options.from_ms)
-    if options.until_ms is not None:
-        rows = rows.where(f.col(DATE) <= f.lit(write_moment(options.until_ms)[:10]).cast("date"))
-        rows = rows.where(at < options.until_ms)
-    if options.keys:
-        rows = rows.where(f.col("__key").isin([f.lit(key.encode()) for key in options.keys]))
-    for name, value in options.properties.items():
-        rows = rows.where(f.try_element_at("__messageProperties", f.lit(name)) == value)
-    return rows.drop(DATE)
-
-
-def _name_removed(days: list[str], options: ReplayOptions, source: str) -> None:
-    """Report the days in the range that the archive's retention removed. Raises :class:`JobError` if a time names one.
-
-    Days are compared as text, as the directories are.
-    """
-    first = "" if options.from_ms is None else write_moment(options.from_ms)[:10]
-    last = "9999" if options.until_ms is None else write_moment(options.until_ms - 1)[:10]
-    if not (found := [day for day in days if first <= day <= last]):
-        return
-    span = found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}, {len(found)} days"
-    text = f"{options.path}: complete days of {source} were removed by the archive's --keep: {span}"
-    if options.from_ms is not None:
-        raise JobError(f"{text}; a later --from, or none, sends what is there")
-    progress(f"{text}; what is there is sent")
-
-
-def _selection(options: ReplayOptions) -> str:
-    """Return the keys and properties asked for, the same text for the same ones; empty if there are none."""
-    if not options.keys and not options.properties:
-        return ""
-    return json.dumps([sorted(set(options.keys)), sorted(options.properties.items())])
 
 
 def _written_as(

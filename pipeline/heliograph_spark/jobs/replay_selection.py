@@ -1,0 +1,67 @@
+"""The messages of an archive that a replay sends: those of its ranges, keys and properties."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from heliograph_spark.plan.errors import JobError
+from heliograph_spark.plan.timestamps import write_moment
+from heliograph_spark.run.archived import DATE, archived_topics, read_archive
+from heliograph_spark.run.retention import removed_days
+from heliograph_spark.run.session import progress
+
+from .replay_options import ReplayOptions
+
+
+def selected(spark: SparkSession, options: ReplayOptions, source: str) -> DataFrame:
+    """Return the archived messages of a topic, by its whole name, that the options select.
+
+    Reports days of the range that the archive's retention removed. Raises :class:`JobError` if the topic is not
+    archived, or if ``--from`` names such a day.
+    """
+    topics = archived_topics(spark, options.path)
+    if source not in topics:
+        raise JobError(f"{options.path}: {source} is not archived there; there are {', '.join(topics[:5])}")
+    rows = read_archive(spark, options.path, source)
+    _name_removed(removed_days(spark, options.path, source), options, source)
+    # The directory's day first: Spark leaves the other days' files alone.
+    if options.from_ms is not None:
+        rows = rows.where(f.col(DATE) >= f.lit(write_moment(options.from_ms)[:10]).cast("date"))
+    if options.until_ms is not None:
+        rows = rows.where(f.col(DATE) <= f.lit(write_moment(options.until_ms)[:10]).cast("date"))
+    rows = _within(rows, "__publishTime", options.from_ms, options.until_ms)
+    rows = _within(rows, "__eventTime", options.event_from_ms, options.event_until_ms)
+    if options.keys:
+        rows = rows.where(f.col("__key").isin([f.lit(key.encode()) for key in options.keys]))
+    for name, value in options.properties.items():
+        rows = rows.where(f.try_element_at("__messageProperties", f.lit(name)) == value)
+    return rows.drop(DATE)
+
+
+def _within(rows: DataFrame, time: str, begin_ms: int | None, end_ms: int | None) -> DataFrame:
+    """Keep the rows of a range of times, without its end; a row without the time is in no range.
+
+    The column itself is compared, not its milliseconds: Spark does that by the statistics of the files, too.
+    """
+    if begin_ms is not None:
+        rows = rows.where(f.col(time) >= f.timestamp_millis(f.lit(begin_ms)))
+    if end_ms is not None:
+        rows = rows.where(f.col(time) < f.timestamp_millis(f.lit(end_ms)))
+    return rows
+
+
+def _name_removed(days: list[str], options: ReplayOptions, source: str) -> None:
+    """Report the days in the range that the archive's retention removed. Raises :class:`JobError` if a time names one.
+
+    Days are compared as text, as the directories are.
+    """
+    first = "" if options.from_ms is None else write_moment(options.from_ms)[:10]
+    last = "9999" if options.until_ms is None else write_moment(options.until_ms - 1)[:10]
+    if not (found := [day for day in days if first <= day <= last]):
+        return
+    span = found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}, {len(found)} days"
+    text = f"{options.path}: complete days of {source} were removed by the archive's --keep: {span}"
+    if options.from_ms is not None:
+        raise JobError(f"{text}; a later --from, or none, sends what is there")
+    progress(f"{text}; what is there is sent")
