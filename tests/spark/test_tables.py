@@ -17,11 +17,17 @@ from heliograph_spark.jobs.archiving.topic_table import TIME, TopicTable
 from heliograph_spark.jobs.maintain import MaintainOptions, Tables, maintain
 from heliograph_spark.plan.errors import JobError, SchemaError
 from heliograph_spark.plan.positions import Position
+from heliograph_spark.run import day_files
+from heliograph_spark.run.day_files import DayFiles
 from heliograph_spark.run.files import Directory
+from heliograph_spark.run.places import Place
 from heliograph_spark.run.schemas import METADATA
+from heliograph_spark.run.spark_versions import arrow_schema
+from heliograph_spark.tables.adding import add_files
 from heliograph_spark.tables.merging import merge_day, mergeable_days
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -115,6 +121,31 @@ def test_a_time_after_the_year_9999_does_not_end_an_archive(spark: SparkSession,
     published = rows(spark, ("c", b"c", 2)).withColumn("__publishTime", expr("timestamp_micros(1700000000000000000)"))
     with pytest.raises(JobError, match=r"^lake\.archive\.orders: __publishTime of a message is after the year 9999"):
         filled.write(published, 2)
+
+
+def test_messages_whose_publish_time_is_not_known_are_of_no_day(spark: SparkSession, catalog: Catalog) -> None:
+    filled = Filled(spark, catalog)
+    filled.write(rows(spark, ("a", b"a", 0)).withColumn("__publishTime", expr("CAST(NULL AS timestamp)")), 0)
+    filled.write(rows(spark, ("b", b"b", 1)), 1)
+    assert filled.target.unmarked_days() == ["2024-03-01"]
+    assert filled.target.mark_days(["2024-03-01"], {}, 0) == {"2024-03-01": 1}
+    assert mergeable_days(filled.table(), 1) == {}
+
+
+def test_a_value_too_long_for_the_bounds_of_a_part_of_a_file_is_found_by_it(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = catalog.create_table("archive.orders", arrow_schema(TEXT))
+    # Each message is a row group of its own. Arrow writes no bounds of the first one's value.
+    monkeypatch.setattr(day_files, "_MOST_BUFFERED_BYTES", 1)
+    files = DayFiles(Place(str(tmp_path)), "batch", "__place", TEXT)
+    for value in ("z" * 5000, "a"):
+        message = dict.fromkeys(TEXT.names) | {"value": value, TIME: NOON}
+        files.add(pa.RecordBatch.from_pylist([message], arrow_schema(TEXT)))
+    (file,) = files.close()
+    with table.transaction() as change:
+        add_files(change, table.io, [f"{tmp_path}/{file.path}"], TIME, {})
+    assert [len(table.scan(EqualTo("value", each)).to_arrow()) for each in ("z" * 5000, "a")] == [1, 1]
 
 
 def test_a_table_that_lacks_batches_of_a_checkpoint_is_refused(spark: SparkSession, catalog: Catalog) -> None:

@@ -52,7 +52,7 @@ def merge_day(
     before = _records(table.metadata)
     with refusals(name), table.transaction() as change:
         change.delete(of_day)
-        add_files(change, [f"{table.location()}/data/{file}" for file in written], column, {})
+        add_files(change, table.io, [f"{table.location()}/data/{file}" for file in written], column, {})
         after = _records(change.table_metadata)
         if after != before:
             raise JobError(f"{name}: the merged files of {day} would change the number of its rows by {after - before}")
@@ -71,6 +71,9 @@ def mergeable_days(table: Table, file_bytes: int) -> dict[date, list[Any]]:
     with_deletes: set[date] = set()
     with refusals(".".join(table.name())):
         for task in table.scan().plan_files():
+            if task.file.partition[0] is None:
+                # A message that could not be read may have no publish time.
+                continue
             day = _EPOCH + timedelta(days=task.file.partition[0])
             days.setdefault(day, []).append(task.file)
             if task.delete_files:

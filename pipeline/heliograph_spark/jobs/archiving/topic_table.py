@@ -204,7 +204,9 @@ class TopicTable:
             return {}
         with refusals(self.path):
             partitions = table.inspect.partitions().to_pylist()
-        return {each["partition"][_PARTITION].isoformat(): int(each["record_count"]) for each in partitions}
+        # Messages whose publish time is not known are of no day.
+        days = ((each["partition"][_PARTITION], int(each["record_count"])) for each in partitions)
+        return {day.isoformat(): messages for day, messages in days if day is not None}
 
     def _load(self) -> Table | None:
         """Return the table as it is now; None if there is none. Raises :class:`JobError` if it is another topic's."""
@@ -275,7 +277,7 @@ class TopicTable:
             if replaced is not None:
                 change.delete(replaced)
             if files:
-                add_files(change, files, self.partition[0], summary)
+                add_files(change, self._there().io, files, self.partition[0], summary)
             else:
                 with change.update_snapshot(snapshot_properties=dict(summary)).fast_append():
                     pass
