@@ -17,7 +17,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, archive
-from heliograph_spark.jobs.archiving.partitioning import in_files
+from heliograph_spark.jobs.archiving.partitioning import divided
 from heliograph_spark.plan import subscription_hold as holding
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.options import read_options
@@ -336,7 +336,7 @@ def test_splits_are_read_side_by_side_however_few_the_files_are(spark: SparkSess
     read = spark.range(0, 80, 1, 8).mapInArrow(mark, "id bigint, task int")
     cores = spark.sparkContext.defaultParallelism
     assert cores == 2
-    one, more = in_files(read, cores - 1), in_files(read, cores + 1)
+    one, more = divided(read, cores - 1), divided(read, cores + 1)
     assert (one.rdd.getNumPartitions(), more.rdd.getNumPartitions()) == (1, 3)
     rows = one.collect()
     assert sorted(row.id for row in rows) == list(range(80))
@@ -345,9 +345,9 @@ def test_splits_are_read_side_by_side_however_few_the_files_are(spark: SparkSess
     rows = more.withColumn("file", spark_partition_id()).collect()
     assert {(row.file, row.task) for row in rows} == {(0, 0), (1, 1), (2, 2)}
     assert [row.id for row in rows] == list(range(80))
-    assert in_files(read, 8) is read
+    assert divided(read, 8) is read
     # A field of any name stays.
-    assert in_files(read.withColumnRenamed("task", "__file"), cores - 1).columns == ["id", "__file"]
+    assert divided(read.withColumnRenamed("task", "__file"), cores - 1).columns == ["id", "__file"]
 
 
 def test_a_checkpoint_that_is_gone_does_not_write_everything_again(

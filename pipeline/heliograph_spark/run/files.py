@@ -31,7 +31,8 @@ class Directory:
         self._jvm: Any = spark._jvm
         context: Any = spark.sparkContext
         try:
-            self._system = self._at("").getFileSystem(context._jsc.hadoopConfiguration())
+            self._configured = context._jsc.hadoopConfiguration()
+            self._system = self._at("").getFileSystem(self._configured)
         except Py4JJavaError as error:
             raise self._refused("", error) from error
 
@@ -42,6 +43,23 @@ class Directory:
         message = str(error.java_exception.toString()).splitlines()[0]
         kind = MissingFileError if message.startswith("java.io.FileNotFoundException") else JobError
         return kind(f"{self.path}{'/' + name if name else ''}: {with_advice(message)}")
+
+    def parts(self) -> tuple[str, str, str]:
+        """Return the scheme of its URI, the host or bucket (empty if there is none), and the path."""
+        uri = self._system.makeQualified(self._at("")).toUri()
+        return str(uri.getScheme()), str(uri.getAuthority() or ""), str(uri.getPath())
+
+    def settings(self, prefix: str) -> dict[str, str]:
+        """Return the settings of its file system that are not Hadoop's defaults, by their names after ``prefix``."""
+        defaults = self._jvm.org.apache.hadoop.conf.Configuration(False)
+        defaults.addResource("core-default.xml")
+        found = self._jvm.java.util.HashMap(self._system.getConf().getPropsWithPrefix(prefix))
+        found.entrySet().removeAll(defaults.getPropsWithPrefix(prefix).entrySet())
+        return {str(name): str(found[name]) for name in found}
+
+    def parquet_settings(self) -> list[str]:
+        """Return the names of the settings by which somebody has asked Hadoop to write Parquet, such as encrypted."""
+        return sorted(map(str, self._configured.getPropsWithPrefix("parquet.").keySet()))
 
     def exists(self, name: str = "") -> bool:
         try:

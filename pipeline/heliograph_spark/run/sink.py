@@ -39,7 +39,7 @@ from .topic_writer import TopicWriter, grouped
 
 #: Under these names Spark tells a task which query and which micro-batch it is part of.
 QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
+BATCH_ID = "streaming.sql.batchId"
 #: The most bytes of batches that wait for more rows, of all topics of a task.
 _MOST_BUFFERED_BYTES = 32 << 20
 _SEQUENCES = "sequence"
@@ -291,7 +291,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         numbering = None
         task = _task()
         if (name := self._options.producer_name) is not None:
-            query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(_BATCH_ID)
+            query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
             if query is None or batch is None:
                 raise PulsarSourceError(
                     "pulsar.producer.producerName: Spark does not say which query and micro-batch this is"

@@ -40,6 +40,9 @@ class LastValues(TopicTable):
     def columns_of(self, columns: StructType) -> StructType:
         return StructType([*columns.fields]).add(BUCKET, IntegerType())
 
+    def files(self, columns: StructType, file_bytes: int) -> None:
+        """Return none: rows are merged with those of the table."""
+
     @contextmanager
     def merged(self, rows: DataFrame, table: Table) -> Iterator[Merged]:
         bucket = f.pmod(f.xxhash64("__key"), f.lit(BUCKETS)).cast("int")

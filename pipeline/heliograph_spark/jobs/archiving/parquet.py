@@ -13,7 +13,8 @@ A message that comes after its day was complete removes the day's mark before it
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
@@ -33,7 +34,9 @@ from heliograph_spark.run.archived import (
 )
 from heliograph_spark.run.days import UTC_DAY, mark_days, marked_days, unmark_day, unmarked_days
 from heliograph_spark.run.files import STAGING, Directory, stage
+from heliograph_spark.run.files_source import WantedFiles, written_files
 from heliograph_spark.run.merges import finish_merge
+from heliograph_spark.run.places import place_of
 from heliograph_spark.run.retention import remove_days
 from heliograph_spark.run.session import progress
 
@@ -59,6 +62,13 @@ class ParquetArchive:
         return ParquetTopic(self._spark, self._path, name, self._merge_bytes)
 
 
+class _Staged(NamedTuple):
+    """The rows of a micro-batch, and its files: the path below the archive, the day, and the bytes of each."""
+
+    rows: int
+    files: list[tuple[str, str, int]]
+
+
 class ParquetTopic:
     """The files of one topic."""
 
@@ -72,6 +82,7 @@ class ParquetTopic:
         self._directory = name_below(topic)
         # A name of the run's own: what one writes that was cut off from the broker is never taken for another's.
         self._own = f"{self._directory}+{uuid.uuid4().hex}"
+        self._staging = f"{STAGING}/{self._own}"
         #: Whether the last write went to its end, so that nothing of the next batch can be there.
         self._whole = False
         self.path = self._files.path
@@ -86,16 +97,39 @@ class ParquetTopic:
         batches = complete_batches(self._files, query)
         return Complete(batches, complete_up_to(self._files, query, batches)) if batches else None
 
+    def files(self, columns: StructType, file_bytes: int) -> WantedFiles | None:
+        place = place_of(Directory(self._spark, f"{self._archive.path}/{self._staging}"))
+        return None if place is None else WantedFiles(place, DATE, columns, file_bytes)
+
+    def write_files(self, files: DataFrame, batch: Batch) -> Written:
+        return self._write(lambda: self._stage_files(files), batch)
+
     def write(self, rows: DataFrame, batch: Batch) -> Written:
-        name = batch_name(batch.query, batch.number)
-        clean, self._whole = self._whole, False
-        if not clean:
-            self._clear_staging()
-        staging = f"{STAGING}/{self._own}"
+        return self._write(lambda: self._stage_rows(rows), batch)
+
+    def _stage_files(self, files: DataFrame) -> _Staged:
+        found = written_files(files, Directory(self._spark, f"{self._archive.path}/{self._staging}"))
+        named = [(f"{self._staging}/{each.path}", each.day, each.bytes) for each in found]
+        return _Staged(sum(each.rows for each in found), named)
+
+    def _stage_rows(self, rows: DataFrame) -> _Staged:
         # Without it a task sorts its rows by their days, of which there are two at most in nearly all micro-batches.
         # It is the session of the query alone.
         rows.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
         count = stage(self._archive, self._own, rows.withColumn(DATE, expr(UTC_DAY)), DATE)
+        found = self._archive.matching(f"{self._staging}/{DATE}=*/*.parquet")
+        if count and not found:
+            raise JobError(f"{self._archive.path}/{self._staging}: {count} rows were written there, and no file is")
+        named = [(each, each.split("/")[-2].partition("=")[2], self._archive.size(each)) for each in found]
+        return _Staged(count, named)
+
+    def _write(self, stage_batch: Callable[[], _Staged], batch: Batch) -> Written:
+        """Write the files of a micro-batch where nobody reads, and give them their places."""
+        name = batch_name(batch.query, batch.number)
+        clean, self._whole = self._whole, False
+        if not clean:
+            self._clear_staging()
+        staged = stage_batch()
         if complete_batches(self._files, batch.query) > batch.number:
             # The broker has given the subscription to another run, while this one was cut off from it.
             raise JobError(f"{self.path}: another run has written batch {batch.number} meanwhile")
@@ -104,21 +138,16 @@ class ParquetTopic:
             mark_complete(self._files, batch.query, batch.number, batch.starts)
             for left in self._files.matching(f"{DATE}=*/{name}-*"):
                 self._files.delete(left)
-        found = self._archive.matching(f"{staging}/{DATE}=*/*.parquet")
-        if count and not found:
-            raise JobError(f"{self._archive.path}/{staging}: {count} rows were written there, and no file is there")
-        days = sorted({file.split("/")[-2].partition("=")[2] for file in found})
+        days = sorted({day for _, day, _ in staged.files})
         reopened = [day for day in days if unmark_day(self._files, day)]
-        size = 0
-        for place, file in enumerate(found):
-            day = file.split("/")[-2]
-            self._files.make(day)
-            size += self._archive.size(file)
-            self._archive.rename(file, f"{self._directory}/{day}/{name}-{place:05}.parquet")
+        for day in days:
+            self._files.make(f"{DATE}={day}")
+        for place, (file, day, _) in enumerate(staged.files):
+            self._archive.rename(file, f"{self._directory}/{DATE}={day}/{name}-{place:05}.parquet")
         mark_complete(self._files, batch.query, batch.number + 1, batch.ends)
-        self._archive.delete(staging)
+        self._archive.delete(self._staging)
         self._whole = True
-        return Written(count, len(found), size, reopened)
+        return Written(staged.rows, len(staged.files), sum(size for _, _, size in staged.files), reopened)
 
     def unmarked_days(self) -> list[str]:
         return unmarked_days(self._files)

@@ -8,7 +8,7 @@ from pyspark.sql.functions import col, expr, struct
 from heliograph_spark.run.spark_versions import by_number
 
 
-def in_files(rows: DataFrame, files: int) -> DataFrame:
+def divided(rows: DataFrame, files: int) -> DataFrame:
     """Return the rows in at most ``files`` partitions, each of neighbouring ones.
 
     Where there are more of these, a task reads several one after the other, unless there would be fewer tasks than

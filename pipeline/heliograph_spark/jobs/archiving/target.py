@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from heliograph_spark.plan.positions import Position
+from heliograph_spark.run.files_source import WantedFiles
 
 
 class Complete(NamedTuple):
@@ -69,6 +70,15 @@ class TopicTarget(Protocol):
 
     def complete(self, query: str) -> Complete | None:
         """Return which batches of a query are in it; None if nothing is recorded of that query."""
+
+    def files(self, columns: StructType, file_bytes: int) -> WantedFiles | None:
+        """Return the files that tasks are to write for :meth:`write_files`; None if :meth:`write` is to be given rows.
+
+        ``columns`` are those that :meth:`keep_columns` returned, ``file_bytes`` is a file's size.
+        """
+
+    def write_files(self, files: DataFrame, batch: Batch) -> Written:
+        """As :meth:`write`, with the files that tasks write when the rows of ``files`` are asked for."""
 
     def write(self, rows: DataFrame, batch: Batch) -> Written:
         """Write the micro-batch that comes after the complete ones, and record it with its ends, at one moment.

@@ -9,8 +9,9 @@ second job finds it in use. It is acknowledged up to what Spark's commits say is
 Spark repeats the micro-batch of a killed run with the offsets it had. What the target has of it already is not written
 again, and a target that has more than the checkpoint knows of is refused.
 
-The files of a micro-batch are as few as its bytes make of the file size asked for. Its splits are read side by side
-all the same: where they are more than the files a shuffle brings neighbours together.
+The files of a micro-batch are as few as its bytes make of the file size asked for. Tasks write the messages that they
+read, several splits one after the other (:mod:`heliograph_spark.run.files_source`). Where the target has to be given
+rows, its splits are read side by side, and where they are more than the files a shuffle brings neighbours together.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ from heliograph_spark.plan.subscription_hold import Hold, backlog
 from heliograph_spark.plan.topics import ledgers_of
 from heliograph_spark.run.checkpoints import committed_offsets, is_unfinished, offsets_of, query_id
 from heliograph_spark.run.files import Directory
+from heliograph_spark.run.files_source import read_into_files
 from heliograph_spark.run.session import progress, reason
+from heliograph_spark.run.source import PulsarDataSource
 from heliograph_spark.run.spark_versions import LIMITS_MICRO_BATCHES
 from heliograph_spark.wire.brokers import shared
 from heliograph_spark.wire.partitions import find_partitions, last_position
 
 from .options import ArchiveOptions
-from .partitioning import in_files
+from .partitioning import divided
 from .target import Batch, RemovesDays, TopicTarget
 
 #: Spark gives a Python process ten seconds to begin, which are too few where there is little CPU. The checkpoint makes
@@ -182,8 +185,16 @@ class TopicRun:
             predefinedSubscription=options.subscription,
             acknowledgePredefinedSubscription="false",
         )
-        frame = self._spark.readStream.format("pulsar").options(**given).load()
-        columns = self._target.keep_columns(frame.schema)
+        messages = PulsarDataSource(given).schema()
+        columns = self._target.keep_columns(messages)
+        wanted = self._target.files(columns, options.file_bytes)
+        if wanted is None:
+            reader = self._spark.readStream.format("pulsar").schema(messages)
+        else:
+            # Spark refuses here what it could not read in the files, such as names that differ only in their case.
+            self._spark.createDataFrame([], messages).to(columns)
+            reader = read_into_files(self._spark, wanted, messages)
+        frame = reader.options(**given).load()
 
         def write(batch: DataFrame, number: int) -> None:
             if self._ending():
@@ -193,7 +204,7 @@ class TopicRun:
                 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
                 raise _Ended(f"{self._topic}: asked to end before batch {number}")
             hold.acknowledge(self._there(committed_offsets(self._checkpoint)))
-            self._write(batch.to(columns), number)
+            self._write(batch.to(columns) if wanted is None else batch, number, in_files=wanted is not None)
 
         writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", self._checkpoint.path)
         for attempts_left in reversed(range(_ATTEMPTS)):
@@ -210,8 +221,8 @@ class TopicRun:
             finally:
                 query.stop()
 
-    def _write(self, rows: DataFrame, number: int) -> None:
-        """Write one micro-batch, unless a killed run has."""
+    def _write(self, rows: DataFrame, number: int, *, in_files: bool) -> None:
+        """Write one micro-batch, unless a killed run has: its rows, or the files that its tasks write."""
         query = query_id(self._checkpoint)
         batch = Batch(query, number, offsets_of(self._checkpoint, number - 1), offsets_of(self._checkpoint, number))
         complete = self._target.complete(query)
@@ -224,7 +235,10 @@ class TopicRun:
                 )
             progress(f"{self._topic}: batch {number}: a run before this one has written it")
             return
-        written = self._target.write(in_files(rows, self._files_of(batch)), batch)
+        if in_files:
+            written = self._target.write_files(rows, batch)
+        else:
+            written = self._target.write(divided(rows, self._files_of(batch)), batch)
         self.rows += written.rows
         self.files += written.files
         self.bytes += written.bytes

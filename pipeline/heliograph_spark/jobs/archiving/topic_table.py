@@ -1,6 +1,6 @@
 """The Iceberg table of a topic's messages, partitioned by the UTC day of the publish time.
 
-Spark writes the data files of a micro-batch into a directory of the run's own below the table's ``data``, and one
+The tasks of a micro-batch write its data files into a directory of the run's own below the table's ``data``, and one
 commit adds them. The same commit sets the table's property of the query, which says how many of its batches are in the
 table and where the last one ends. A property outlives the snapshots that are expired, and a reader has a whole batch or
 nothing of it.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -32,6 +32,8 @@ from heliograph_spark.plan.positions import Position, read_offsets, write_offset
 from heliograph_spark.run.archived import batch_name
 from heliograph_spark.run.days import UTC_DAY, mark_text
 from heliograph_spark.run.files import COMPRESSED, Directory
+from heliograph_spark.run.files_source import WantedFiles, batch_directory, written_files
+from heliograph_spark.run.places import place_of
 from heliograph_spark.run.spark_versions import arrow_schema
 from heliograph_spark.run.widening import widened_record
 from heliograph_spark.tables.adding import add_files
@@ -139,20 +141,22 @@ class TopicTable:
         except (ValueError, KeyError, TypeError) as error:
             raise JobError(f"{self.path}: its property {BATCHES}{query} cannot be read: {error}") from error
 
+    def files(self, columns: StructType, file_bytes: int) -> WantedFiles | None:
+        place = place_of(self._data(self._there()))
+        return None if place is None else WantedFiles(place, _PLACE, columns, file_bytes, f"-{self._own}")
+
+    def write_files(self, files: DataFrame, batch: Batch) -> Written:
+        table = self._ready_for(batch)
+        data = self._data(table)
+        found = [each.path for each in written_files(files, data)]
+        # Those of tasks that failed.
+        for left in set(data.matching(f"{self._directory_of(batch)}/{_PLACE}=*/*.parquet")) - set(found):
+            data.delete(left)
+        return self._add(table, batch, found)
+
     def write(self, rows: DataFrame, batch: Batch) -> Written:
-        table = self._there()
-        complete = self._complete(table, batch.query)
-        if (known := 0 if complete is None else complete.batches) != batch.number:
-            raise JobError(
-                f"{self.path}: it has {known} batches of the query whose checkpoint goes on with batch {batch.number}:"
-                " it is not the table that the checkpoint belongs to, or an older state of it"
-            )
-        data = Directory(self._spark, f"{of_hadoop(table.location())}/data")
-        name = batch_name(batch.query, batch.number)
-        clean, self._whole = self._whole, False
-        if not clean:
-            self._delete_left(data, f"{name}-")
-        place = f"{name}-{self._own}"
+        table = self._ready_for(batch)
+        data, place = self._data(table), self._directory_of(batch)
         # It is the session of the query alone.
         session = rows.sparkSession.conf
         session.set("spark.sql.maxConcurrentOutputFileWriters", "2")
@@ -164,6 +168,32 @@ class TopicTable:
             if not found and not merged.rows.isEmpty():
                 # As executors do that write a local directory on machines of their own.
                 raise JobError(f"{data.path}/{place}: rows were written there, and the driver finds no file of them")
+        return self._add(table, batch, found, merged.replaced)
+
+    def _data(self, table: Table) -> Directory:
+        return Directory(self._spark, f"{of_hadoop(table.location())}/data")
+
+    def _directory_of(self, batch: Batch) -> str:
+        return batch_directory(batch.query, batch.number, f"-{self._own}")
+
+    def _ready_for(self, batch: Batch) -> Table:
+        """Return the table, without anything that a killed run has left of this micro-batch."""
+        table = self._there()
+        complete = self._complete(table, batch.query)
+        if (known := 0 if complete is None else complete.batches) != batch.number:
+            raise JobError(
+                f"{self.path}: it has {known} batches of the query whose checkpoint goes on with batch {batch.number}:"
+                " it is not the table that the checkpoint belongs to, or an older state of it"
+            )
+        clean, self._whole = self._whole, False
+        if not clean:
+            self._delete_left(self._data(table), f"{batch_name(batch.query, batch.number)}-")
+        return table
+
+    def _add(
+        self, table: Table, batch: Batch, found: Sequence[str], replaced: BooleanExpression | None = None
+    ) -> Written:
+        """Add files of a micro-batch, by their names in the directory of data, and record it."""
         days = sorted({file.split("/")[-2].partition("=")[2] for file in found})
         reopened = [day for day in days if f"{COMPLETE_DAY}{day}" in table.properties]
         record = {"batches": batch.number + 1, "ends": write_offsets(batch.ends)}
@@ -172,7 +202,7 @@ class TopicTable:
             {"heliograph.query": batch.query, "heliograph.batch": str(batch.number)},
             {f"{BATCHES}{batch.query}": json.dumps(record)},
             [f"{COMPLETE_DAY}{day}" for day in reopened],
-            merged.replaced,
+            replaced,
         )
         self._whole = True
         snapshot = self._there().current_snapshot()

@@ -1,0 +1,175 @@
+"""A data source of streams for ``archive``: its tasks write the messages that they read into files themselves.
+
+Spark would make a row of every message, and columns of the rows again, which takes much longer than reading them. It
+plans, repeats and counts the micro-batches as it does for ``format("pulsar")``, of which this is a part; it gets a row
+for each file that a task has written. Files of tasks that failed are in none of these rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from weakref import WeakSet
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming import DataStreamReader
+from pyspark.sql.types import LongType, StringType, StructType
+
+from heliograph_spark.plan.errors import JobError
+from heliograph_spark.plan.options import ReadOptions, read_options
+from heliograph_spark.plan.ranges import stored_bytes
+
+from .archived import batch_name
+from .day_files import DayFiles, MessageFile
+from .files import Directory
+from .places import Place
+from .sink import BATCH_ID, QUERY_ID
+from .source import PulsarDataSource, Split, StreamReader, UnlimitedStreamReader
+from .spark_versions import LIMITS_MICRO_BATCHES, arrow_schema
+
+#: The options of this source beside those of ``format("pulsar")``. Spark shows no option that is called a secret.
+_WANTED, _S3 = "messageFiles", "messageFilesSecret"
+_FILE = StructType().add("path", StringType()).add("day", StringType()).add("rows", LongType()).add("bytes", LongType())
+
+
+_registered: WeakSet[SparkSession] = WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class WantedFiles:
+    """The files that tasks write: below ``place``, with these columns, in directories ``<by>=<day>``.
+
+    The columns are those of the messages, or wider, and may be more. A micro-batch has a directory of its own there
+    (:func:`batch_directory`), whose name ``suffix`` ends. Its messages are in as few files as their bytes make of
+    ``file_bytes``, if they are of one day.
+    """
+
+    place: Place
+    by: str
+    columns: StructType
+    file_bytes: int
+    suffix: str = ""
+
+    def options(self, messages: StructType) -> dict[str, str]:
+        """Return them as options of the source, with the columns of the messages."""
+        wanted = {
+            "messages": messages.jsonValue(),
+            "path": self.place.path,
+            "by": self.by,
+            "columns": self.columns.jsonValue(),
+            "fileBytes": self.file_bytes,
+            "suffix": self.suffix,
+        }
+        return {_WANTED: json.dumps(wanted), _S3: json.dumps(self.place.s3)}
+
+    @classmethod
+    def of(cls, options: MutableMapping[str, str]) -> tuple[WantedFiles, StructType]:
+        """Take them out of the source's options, with the columns of the messages."""
+        wanted = json.loads(options.pop(_WANTED.lower()))
+        place = Place(wanted["path"], json.loads(options.pop(_S3.lower())))
+        messages, columns = (StructType.fromJson(wanted[each]) for each in ("messages", "columns"))
+        return cls(place, wanted["by"], columns, wanted["fileBytes"], wanted["suffix"]), messages
+
+
+def batch_directory(query: str, batch: int, suffix: str) -> str:
+    """Return the directory of a micro-batch below the place of its files."""
+    return batch_name(query, batch) + suffix
+
+
+def read_into_files(spark: SparkSession, wanted: WantedFiles, messages: StructType) -> DataStreamReader:
+    """Return a reader to which the options of ``format("pulsar")`` are to be given, which gave these columns."""
+    if spark not in _registered:
+        # Spark warns of a source that it knows already.
+        spark.dataSource.register(MessageFilesSource)
+        _registered.add(spark)
+    return spark.readStream.format(MessageFilesSource.name()).options(**wanted.options(messages))
+
+
+def written_files(rows: DataFrame, root: Directory) -> list[MessageFile]:
+    """Let the tasks of a micro-batch write their files below ``root``, and return these, in the order of the messages.
+
+    Raises :class:`JobError` if the driver does not find one as it was written, and what Spark raises.
+    """
+    files = [MessageFile(*row) for row in rows.collect()]
+    for each in files:
+        # Executors may have written a directory of machines of their own.
+        if not root.exists(each.path) or (size := root.size(each.path)) != each.bytes:
+            found = f"has {size} bytes" if root.exists(each.path) else "is not there"
+            raise JobError(
+                f"{root.path}/{each.path}: {each.rows} rows were written there, in {each.bytes} bytes, and for the"
+                f" driver the file {found}"
+            )
+    return files
+
+
+class _Splits(InputPartition):
+    """The messages that one task writes."""
+
+    def __init__(self, splits: Sequence[InputPartition]) -> None:
+        super().__init__(None)
+        self.splits = splits
+
+
+class MessageFilesSource(PulsarDataSource):
+    """The data source; see :func:`read_into_files`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        self._wanted, self._messages = WantedFiles.of(given)
+        super().__init__(given)
+
+    @classmethod
+    def name(cls) -> str:
+        return "heliograph-message-files"
+
+    def schema(self) -> StructType:
+        return _FILE
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = read_options(self.options, streaming=True)
+        reader = MessageFilesReader if LIMITS_MICRO_BATCHES else UnlimitedMessageFilesReader
+        return reader(self._messages, options, self._wanted)
+
+
+class MessageFilesReader(StreamReader):
+    """Reads as a stream does, and yields the files instead of the messages."""
+
+    def __init__(self, columns: StructType, options: ReadOptions, wanted: WantedFiles) -> None:
+        super().__init__(columns, options)
+        self._wanted = wanted
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        splits = super().partitions(start, end)
+        size = stored_bytes(each.range for each in splits if isinstance(each, Split))
+        files = min(max(1, -(-size // self._wanted.file_bytes)), len(splits))
+        borders = [len(splits) * at // files for at in range(files + 1)] if files else []
+        return [_Splits(splits[first:last]) for first, last in pairwise(borders)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Splits)
+        task = TaskContext.get()
+        assert task is not None
+        query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
+        assert query is not None
+        assert batch is not None
+        wanted = self._wanted
+        directory = batch_directory(query, int(batch), wanted.suffix)
+        files = DayFiles(wanted.place, directory, wanted.by, wanted.columns)
+        for split in partition.splits:
+            for messages in super().read(split):
+                files.add(messages)
+        written = files.close()
+        columns = zip(*written, strict=True) if written else [[]] * len(_FILE)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(list(column), field.type) for column, field in zip(columns, arrow_schema(_FILE), strict=True)],
+            schema=arrow_schema(_FILE),
+        )
+
+
+class UnlimitedMessageFilesReader(MessageFilesReader, UnlimitedStreamReader):
+    """The same for Spark before 4.2."""
