@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import create_partitions, fresh_name, publish, rest
+from tests.support.clients import BATCH_WAITS_MS, create_partitions, fresh_name, publish, rest
 from tests.support.polling import eventually
 from tests.support.rest import keep_nothing
 
@@ -71,7 +71,7 @@ def test_each_partition_is_a_split_and_a_large_one_is_several(
 def test_a_batch_is_read_message_by_message_from_and_to_an_offset_within_it(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=1000)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=BATCH_WAITS_MS)
     ids: list[Any] = []
     for number in range(10):
         producer.send_async(b"%d" % number, lambda _result, message_id: ids.append(message_id))

@@ -11,7 +11,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as f
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import create_partitions
+from tests.support.clients import DEADLINE_MS, create_partitions
 
 from .test_batch_read import read
 
@@ -32,7 +32,7 @@ def test_a_row_says_its_topic_key_time_and_properties(
     consumer = client.subscribe(
         f"{topic}-a", "s", initial_position=pulsar.InitialPosition.Earliest, schema=pulsar.schema.StringSchema()
     )
-    message = consumer.receive(15_000)
+    message = consumer.receive(DEADLINE_MS)
     assert (message.value(), message.partition_key(), message.properties()) == ("one", "k", {"p": "q"})
     assert message.event_timestamp() == int(at.timestamp() * 1000)
     (other,) = read(spark, broker, topic=f"{topic}-b").collect()

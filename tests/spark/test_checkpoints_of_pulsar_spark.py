@@ -13,7 +13,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import create_partitions
+from tests.support.clients import BATCH_WAITS_MS, create_partitions
 
 from .test_stream import stream
 
@@ -51,7 +51,7 @@ def make_checkpoint(directory: Path, batches: Sequence[Mapping[str, wire.Message
 
 
 def _send(client: pulsar.Client, topic: str, values: list[bytes], *, batched: bool = False) -> list[Any]:
-    producer = client.create_producer(topic, batching_enabled=batched, batching_max_publish_delay_ms=1000)
+    producer = client.create_producer(topic, batching_enabled=batched, batching_max_publish_delay_ms=BATCH_WAITS_MS)
     ids: list[Any] = []
     for each in values:
         producer.send_async(each, lambda _result, message_id: ids.append(message_id))

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import create_partitions, fresh_name, ignore_receipt, publish, rest, stats
+from tests.support.clients import DEADLINE_MS, create_partitions, fresh_name, ignore_receipt, publish, rest, stats
 from tests.support.fake_broker import CONNECTED, FakeBroker
 from tests.support.polling import eventually
 from tests.support.wire_client import Frame, Type, encode
@@ -120,7 +120,7 @@ def test_columns_are_written_with_the_schema_of_the_topic_they_come_from_or_go_t
     assert output == {"AVRO"} | ({"JSON"} if kind is pulsar.schema.JsonSchema else set())
     for to, schema in ((asis, kind(Reading)), (avro, pulsar.schema.AvroSchema(Reading))):
         consumer = client.subscribe(to, "s", initial_position=pulsar.InitialPosition.Earliest, schema=schema)
-        found = [consumer.receive(15_000).value() for _ in range(2)]
+        found = [consumer.receive(DEADLINE_MS).value() for _ in range(2)]
         assert sorted((each.place, each.degrees) for each in found) == [("Kyoto", 21.5), ("Oslo", None)]
         consumer.close()
 

@@ -23,7 +23,7 @@ from heliograph_spark.run.session import Broker, reason
 from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import fresh_name, ignore_receipt, publish, rest
+from tests.support.clients import DEADLINE_MS, fresh_name, ignore_receipt, publish, rest
 from tests.support.polling import eventually
 
 from .test_replay import archive, documented, program
@@ -78,9 +78,9 @@ def test_messages_bytes_keys_lag_and_quota_are_as_counted_by_hand(
         producer.flush()
     last = None
     for number in range(len(sent)):
-        message = current.receive(15_000)
+        message = current.receive(DEADLINE_MS)
         current.acknowledge(message)
-        last = behind.receive(15_000)
+        last = behind.receive(DEADLINE_MS)
         if number == 99:
             behind.acknowledge_cumulative(last)
     current.close()
