@@ -87,14 +87,11 @@ class Steps:
         return int(stats["msgInCounter"])
 
 
-def rates_of(shape: Shape, steps: Steps, runs: int) -> dict[str, float]:
+def rates_of(shape: Shape, steps: Steps, runs: int, *, archive_only: bool) -> dict[str, float]:
     """Return messages a second of each step, medians. Raises :class:`RuntimeError` if a step missed a message."""
-    named: dict[str, Callable[[], int]] = {
-        "read, two splits": steps.read,
-        "`archive`": steps.archive,
-        "sink": steps.write,
-        "`replay`": steps.replay,
-    }
+    named: dict[str, Callable[[], int]] = {"read, two splits": steps.read, "`archive`": steps.archive}
+    if not archive_only:
+        named |= {"sink": steps.write, "`replay`": steps.replay}
     rates: dict[str, list[float]] = {name: [] for name in named}
     for run in range(runs + 1):
         steps.begin()
@@ -116,6 +113,7 @@ def main(
         int, typer.Option(min=1000, help="Messages in batches; not batched it is a fifth.")
     ] = 1_000_000,
     runs: Annotated[int, typer.Option(min=1, help="Runs that count; one more comes before.")] = 3,
+    archive_only: Annotated[bool, typer.Option("--archive-only", help="Without the sink and the replay.")] = False,
 ) -> None:
     """Measure, on this machine, with the broker beside Spark on two cores.
 
@@ -129,7 +127,8 @@ def main(
         spark = build_session("writing", settings)
         for shape in shapes:
             publish(broker, shape)
-            rates = rates_of(shape, Steps(spark, broker, shape, scratch / f"{shape.payload}-{shape.batch}"), runs)
+            steps = Steps(spark, broker, shape, scratch / f"{shape.payload}-{shape.batch}")
+            rates = rates_of(shape, steps, runs, archive_only=archive_only)
             for name, rate in rates.items():
                 found.setdefault(name, []).append(f"{rate:,.0f} ({100 * rate / rates['read, two splits']:.0f} %)")
         spark.stop()
