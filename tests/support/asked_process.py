@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 
 class AskedProcess:
-    """Runs a program and asks it; ends it as a context manager."""
+    """Runs a program and asks it; ends it as a context manager. Without ``environment`` it has this process's own."""
 
-    def __init__(self, command: Sequence[str], log: Path, within_s: float) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, within_s: float, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._command = command
+        self._environment = environment
         self._log = log.open("w+")
         self._within_s = within_s
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=self._environment,
         )
         return self
 
