@@ -14,13 +14,17 @@ from pyspark.sql import SparkSession
 
 from tests.integration.client_fixtures import client, topic
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import RunningBroker, rest
+from tests.support.clients import RunningBroker, fresh_name, rest
+from tests.support.s3_server import Bucket, s3_bucket
 
-__all__ = ["broker", "client", "spark", "topic"]
+__all__ = ["broker", "bucket", "client", "spark", "topic"]
 
 #: As it is installed beside the Python that runs the tests.
 COMMAND = (str(Path(sys.executable).with_name("heliograph-spark")),)
 PIPELINE = Path(__file__).parents[2] / "pipeline"
+#: An S3 server, and Hadoop's client for it, which is on Spark's class path: ``spark.jars`` copies its 0.7 GB.
+S3_TOOLS = Path(__file__).parents[2] / ".cache" / "s3"
+S3_JARS = {"spark.driver.extraClassPath": f"{S3_TOOLS}/jars/*"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,15 @@ def trims_exactly(broker: RunningBroker) -> None:
         pytest.skip("Apache Pulsar deletes whole ledgers only, and not the one that is written to")
 
 
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    """An empty bucket of a name of its own; the server ends with the test."""
+    if not (S3_TOOLS / ".installed").exists():
+        pytest.skip("S3 is not tried: scripts/s3-tools has not fetched a server and Hadoop's client")
+    with s3_bucket(tmp_path, fresh_name("bucket")) as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark of two threads in this process, whose Python workers can import the data source."""
@@ -64,6 +77,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(PIPELINE), os.environ.get("PYTHONPATH", "")])
     session = (
         SparkSession.builder.master("local[2]")
+        .config(map=dict(S3_JARS))
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")

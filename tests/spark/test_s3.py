@@ -6,31 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pulsar
 import pytest
 from pyarrow import dataset, parquet
 
 from tests.support.clients import RunningBroker, publish
-from tests.support.s3_server import Bucket, s3_bucket
+from tests.support.s3_server import Bucket
 
-from .conftest import COMMAND
+from .conftest import COMMAND, S3_JARS
 
-PROJECT = Path(__file__).parents[2]
-TOOLS = PROJECT / ".cache" / "s3"
 RUN_WITHIN_S = 240.0
-BUCKET = "archive"
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    """An empty bucket; the server ends with the test."""
-    if not (TOOLS / ".installed").exists():
-        pytest.skip("S3 is not tried: scripts/s3-tools has not fetched a server and Hadoop's client")
-    with s3_bucket(tmp_path, BUCKET) as made:
-        yield made
 
 
 def archive(
@@ -38,7 +24,7 @@ def archive(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command with the environment that a Secret of the Topic's would give it; ``more`` are S3A's settings."""
     arguments = ["--service-url", broker.service_url, "--admin-url", broker.http_url, "--topic", topic]
-    arguments += ["--path", f"s3a://{BUCKET}/shop", "--master", "local[2]"]
+    arguments += ["--path", f"s3a://{bucket.name}/shop", "--master", "local[2]"]
     others = {f"spark.hadoop.fs.s3a.{name.replace('_', '.')}": value for name, value in more.items()}
     for name, value in (settings() | others).items():
         arguments += ["--conf", f"{name}={value}"]
@@ -46,8 +32,7 @@ def archive(
 
 
 def settings() -> dict[str, str]:
-    return {
-        "spark.jars": ",".join(str(jar) for jar in sorted((TOOLS / "jars").glob("*.jar"))),
+    return S3_JARS | {
         "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.attempts.maximum": "1",
@@ -130,7 +115,8 @@ print(json.dumps(found))
 @pytest.mark.parametrize("conditional", [True, False])
 def test_a_name_in_a_bucket_is_given_to_the_one_whose_file_is_there(bucket: Bucket, conditional: bool) -> None:
     given = settings() | {"spark.hadoop.fs.s3a.create.conditional.enabled": str(conditional).lower()}
-    command = [sys.executable, "-c", WRITERS, json.dumps(given), f"s3a://{BUCKET}/names", "4" if conditional else "1"]
+    writers = "4" if conditional else "1"
+    command = [sys.executable, "-c", WRITERS, json.dumps(given), f"s3a://{bucket.name}/names", writers]
     done = run(command, bucket, bucket.secret_key)
     assert done.returncode == 0, done.stderr[-3000:]
     *names, late = json.loads(done.stdout.splitlines()[-1])
@@ -158,7 +144,7 @@ spark.stop()
 def test_complete_days_in_a_bucket_are_marked_and_marked_again_after_a_late_message(
     bucket: Bucket, broker: RunningBroker, client: pulsar.Client, topic: str
 ) -> None:
-    arguments = [broker.service_url, broker.http_url, topic, f"s3a://{BUCKET}/shop", json.dumps(settings())]
+    arguments = [broker.service_url, broker.http_url, topic, f"s3a://{bucket.name}/shop", json.dumps(settings())]
     for count in (1, 2):
         publish(client, topic, [b"one"])
         done = run([sys.executable, "-c", LATER, *arguments], bucket, bucket.secret_key)
