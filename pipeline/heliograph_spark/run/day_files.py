@@ -118,6 +118,8 @@ class _OpenFile:
             # As Spark's files are compressed.
             compression="zstd",
             compression_level=1,
+            # Hadoop's files of checksums are not beside these.
+            write_page_checksum=True,
             use_dictionary=[name for name in _leaves(columns) if name not in _DISTINCT],
         )
 
