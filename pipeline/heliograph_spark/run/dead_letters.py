@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from heliograph_spark.decode.kept_values import BAD_RECORD
@@ -31,7 +30,6 @@ from heliograph_spark.wire.window import Window
 
 from .producers import open_producer
 from .schemas import BAD_RECORD_FIELD, METADATA
-from .sink import QUERY_ID
 from .topic_writer import TopicWriter, grouped
 
 #: The properties that Pulsar's clients give a dead letter; those that a message has already stay, as with Java's.
@@ -78,12 +76,6 @@ def without_bad(
     letters.finish()
     if held is not None:
         yield held
-
-
-def query_of(own: str) -> str:
-    """Return the id of the streaming query that this task is part of, or ``own`` if Spark names none."""
-    task = TaskContext.get()
-    return (task.getLocalProperty(QUERY_ID) if task is not None else None) or own
 
 
 class DeadLetters:

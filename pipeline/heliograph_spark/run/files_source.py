@@ -14,7 +14,6 @@ from itertools import pairwise
 from weakref import WeakSet
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming import DataStreamReader
@@ -28,9 +27,9 @@ from .archived import batch_name
 from .day_files import DayFiles, MessageFile
 from .files import Directory
 from .places import Place
-from .sink import BATCH_ID, QUERY_ID
 from .source import PulsarDataSource, Split, StreamReader, UnlimitedStreamReader
 from .spark_versions import LIMITS_MICRO_BATCHES, arrow_schema
+from .tasks import micro_batch
 
 #: The options of this source beside those of ``format("pulsar")``. Spark shows no option that is called a secret.
 _WANTED, _S3 = "messageFiles", "messageFilesSecret"
@@ -152,13 +151,11 @@ class MessageFilesReader(StreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Splits)
-        task = TaskContext.get()
-        assert task is not None
-        query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
-        assert query is not None
-        assert batch is not None
+        part_of = micro_batch()
+        assert part_of is not None
+        query, batch = part_of
         wanted = self._wanted
-        directory = batch_directory(query, int(batch), wanted.suffix)
+        directory = batch_directory(query, batch, wanted.suffix)
         files = DayFiles(wanted.place, directory, wanted.by, wanted.columns)
         for split in partition.splits:
             for messages in super().read(split):

@@ -18,7 +18,6 @@ from types import TracebackType
 
 import pyarrow as pa
 from heliograph_api.protocol import wire_pb2 as wire
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructType
 
@@ -35,11 +34,9 @@ from .encoding import Encoder
 from .producers import open_producer
 from .schemas import VALUE, TopicSchema, field_types, schema_of_topic
 from .spark_versions import DataSourceStreamArrowWriter
+from .tasks import micro_batch, this_task
 from .topic_writer import TopicWriter, grouped
 
-#: Under these names Spark tells a task which query and which micro-batch it is part of.
-QUERY_ID = "sql.streaming.queryId"
-BATCH_ID = "streaming.sql.batchId"
 #: The most bytes of batches that wait for more rows, of all topics of a task.
 _MOST_BUFFERED_BYTES = 32 << 20
 _SEQUENCES = "sequence"
@@ -252,12 +249,6 @@ def _check_written(messages: Sequence[WriterCommitMessage | None]) -> None:
             raise NotStored(message.lost)
 
 
-def _task() -> TaskContext:
-    task = TaskContext.get()
-    assert task is not None
-    return task
-
-
 class BatchSink(DataSourceArrowWriter):
     """Writes the rows of a batch query; a task repeated after a failure sends nothing twice if it has a name."""
 
@@ -270,7 +261,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         name = self._options.producer_name
-        task = _task().partitionId()
+        task = this_task().partitionId()
         numbering = Numbering(f"{name}-{self._own}-{task}", 0) if name else None
         return write_rows(iterator, self._columns, self._options, task, numbering)
 
@@ -289,15 +280,15 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         numbering = None
-        task = _task()
+        task = this_task().partitionId()
         if (name := self._options.producer_name) is not None:
-            query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
-            if query is None or batch is None:
+            if (part_of := micro_batch()) is None:
                 raise PulsarSourceError(
                     "pulsar.producer.producerName: Spark does not say which query and micro-batch this is"
                 )
-            numbering = Numbering.of_batch(name, query, task.partitionId(), int(batch))
-        return write_rows(iterator, self._columns, self._options, task.partitionId(), numbering)
+            query, batch = part_of
+            numbering = Numbering.of_batch(name, query, task, batch)
+        return write_rows(iterator, self._columns, self._options, task, numbering)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Raise :class:`NotStored` if a task has lost a message."""

@@ -32,7 +32,7 @@ from heliograph_spark.wire.entry_reader import LATEST, EntryReader
 from heliograph_spark.wire.partitions import end_of, find_partitions, first_position, start_of
 from heliograph_spark.wire.subscription import HeldSubscription
 
-from .dead_letters import DeadLetters, columns_with_bad, query_of, without_bad
+from .dead_letters import DeadLetters, columns_with_bad, without_bad
 from .decoding import check_columns, entry_columns
 from .headers import columns_to_read, with_headers
 from .pruning import Pruning
@@ -49,6 +49,7 @@ from .spark_versions import (
     SupportsTriggerAvailableNow,
     refuse,
 )
+from .tasks import query_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
