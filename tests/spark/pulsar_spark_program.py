@@ -94,7 +94,7 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    # What a JVM writes to the standard output is no answer.
+    # Lines that the JVM writes to standard output are not answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     queries = Queries(session(sys.argv[1]))
