@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming import DataStreamReader
 from pyspark.sql.types import LongType, StringType, StructType
 
-from heliograph_spark.plan.errors import JobError
+from heliograph_spark.plan.errors import JobError, MissingFileError
 from heliograph_spark.plan.options import ReadOptions, read_options
 from heliograph_spark.plan.ranges import stored_bytes
 
@@ -34,8 +34,7 @@ from .tasks import micro_batch
 #: The options of this source beside those of ``format("pulsar")``. Spark shows no option that is called a secret.
 _WANTED, _S3 = "messageFiles", "messageFilesSecret"
 _FILE = StructType().add("path", StringType()).add("day", StringType()).add("rows", LongType()).add("bytes", LongType())
-
-
+#: The sessions that know the source.
 _registered: WeakSet[SparkSession] = WeakSet()
 
 
@@ -95,10 +94,15 @@ def written_files(rows: DataFrame, root: Directory) -> list[MessageFile]:
     Raises :class:`JobError` if the driver does not find one as it was written, and what Spark raises.
     """
     files = [MessageFile(*row) for row in rows.collect()]
+    size: int | None
     for each in files:
-        # Executors may have written a directory of machines of their own.
-        if not root.exists(each.path) or (size := root.size(each.path)) != each.bytes:
-            found = f"has {size} bytes" if root.exists(each.path) else "is not there"
+        try:
+            size = root.size(each.path)
+        except MissingFileError:
+            # Executors may have written a directory of machines of their own.
+            size = None
+        if size != each.bytes:
+            found = "is not there" if size is None else f"has {size} bytes"
             raise JobError(
                 f"{root.path}/{each.path}: {each.rows} rows were written there, in {each.bytes} bytes, and for the"
                 f" driver the file {found}"

@@ -83,6 +83,7 @@ class ParquetTopic:
         # A name of the run's own: what one writes that was cut off from the broker is never taken for another's.
         self._own = f"{self._directory}+{uuid.uuid4().hex}"
         self._staging = f"{STAGING}/{self._own}"
+        self._staged_files = Directory(spark, f"{self._archive.path}/{self._staging}")
         #: Whether the last write went to its end, so that nothing of the next batch can be there.
         self._whole = False
         self.path = self._files.path
@@ -98,7 +99,7 @@ class ParquetTopic:
         return Complete(batches, complete_up_to(self._files, query, batches)) if batches else None
 
     def files(self, columns: StructType, file_bytes: int) -> WantedFiles | None:
-        place = place_of(Directory(self._spark, f"{self._archive.path}/{self._staging}"))
+        place = place_of(self._staged_files)
         return None if place is None else WantedFiles(place, DATE, columns, file_bytes)
 
     def write_files(self, files: DataFrame, batch: Batch) -> Written:
@@ -108,7 +109,7 @@ class ParquetTopic:
         return self._write(lambda: self._stage_rows(rows), batch)
 
     def _stage_files(self, files: DataFrame) -> _Staged:
-        found = written_files(files, Directory(self._spark, f"{self._archive.path}/{self._staging}"))
+        found = written_files(files, self._staged_files)
         named = [(f"{self._staging}/{each.path}", each.day, each.bytes) for each in found]
         return _Staged(sum(each.rows for each in found), named)
 

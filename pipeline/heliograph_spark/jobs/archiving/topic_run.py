@@ -45,12 +45,15 @@ from heliograph_spark.wire.partitions import find_partitions, last_position
 
 from .options import ArchiveOptions
 from .partitioning import divided
-from .target import Batch, RemovesDays, TopicTarget
+from .target import Batch, RemovesDays, TopicTarget, Written
 
 #: Spark gives a Python process ten seconds to begin, which are too few where there is little CPU. The checkpoint makes
 #: it safe to start the query again.
 _TOO_SLOW = "Python worker failed to connect back"
 _ATTEMPTS = 4
+
+#: A way in which a target takes the data frame of a micro-batch.
+_Store = Callable[[DataFrame, Batch], Written]
 
 
 class _Ended(Exception):
@@ -188,12 +191,18 @@ class TopicRun:
         messages = PulsarDataSource(given).schema()
         columns = self._target.keep_columns(messages)
         wanted = self._target.files(columns, options.file_bytes)
+
+        def write_rows(rows: DataFrame, batch: Batch) -> Written:
+            return self._target.write(divided(rows.to(columns), self._files_of(batch)), batch)
+
+        store: _Store = write_rows
         if wanted is None:
             reader = self._spark.readStream.format("pulsar").schema(messages)
         else:
             # Spark refuses here what it could not read in the files, such as names that differ only in their case.
             self._spark.createDataFrame([], messages).to(columns)
             reader = read_into_files(self._spark, wanted, messages)
+            store = self._target.write_files
         frame = reader.options(**given).load()
 
         def write(batch: DataFrame, number: int) -> None:
@@ -204,7 +213,7 @@ class TopicRun:
                 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
                 raise _Ended(f"{self._topic}: asked to end before batch {number}")
             hold.acknowledge(self._there(committed_offsets(self._checkpoint)))
-            self._write(batch.to(columns) if wanted is None else batch, number, in_files=wanted is not None)
+            self._write(batch, number, store)
 
         writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", self._checkpoint.path)
         for attempts_left in reversed(range(_ATTEMPTS)):
@@ -221,8 +230,8 @@ class TopicRun:
             finally:
                 query.stop()
 
-    def _write(self, rows: DataFrame, number: int, *, in_files: bool) -> None:
-        """Write one micro-batch, unless a killed run has: its rows, or the files that its tasks write."""
+    def _write(self, frame: DataFrame, number: int, store: _Store) -> None:
+        """Write one micro-batch by ``store``, unless a killed run has."""
         query = query_id(self._checkpoint)
         batch = Batch(query, number, offsets_of(self._checkpoint, number - 1), offsets_of(self._checkpoint, number))
         complete = self._target.complete(query)
@@ -235,10 +244,7 @@ class TopicRun:
                 )
             progress(f"{self._topic}: batch {number}: a run before this one has written it")
             return
-        if in_files:
-            written = self._target.write_files(rows, batch)
-        else:
-            written = self._target.write(divided(rows, self._files_of(batch)), batch)
+        written = store(frame, batch)
         self.rows += written.rows
         self.files += written.files
         self.bytes += written.bytes
