@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"net/http"
 	"sort"
 	"strings"
 	"testing"
@@ -311,9 +312,17 @@ func TestUnsubscribe(t *testing.T) {
 
 func TestNonPersistentTopic(t *testing.T) {
 	client := newClient(t)
-	topic := "non-persistent://public/default/" + topicName()
+	name := topicName()
+	topic := "non-persistent://public/default/" + name
 	consumer := subscribe(t, client, pulsar.ConsumerOptions{Topic: topic})
 	producer := produce(t, client, pulsar.ProducerOptions{Topic: topic})
+	// The client returns from subscribing before it asks for messages; the topic drops what nobody has asked for.
+	eventually(t, "the consumer's permits", func() bool {
+		var stats topicStats
+		restful(t, http.MethodGet, "non-persistent/public/default/"+name+"/stats", "", &stats)
+		consumers := stats.Subscriptions["s"].Consumers
+		return len(consumers) == 1 && consumers[0].AvailablePermits > 0
+	})
 	sendNumbers(t, producer, 0, 10, nil)
 	expectNumbers(t, consumer, 0, 10)
 }

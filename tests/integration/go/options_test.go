@@ -47,7 +47,10 @@ type topicStats struct {
 	Subscriptions map[string]struct {
 		MsgBacklog             int
 		SubscriptionProperties map[string]string
-		Consumers              []struct{ Metadata map[string]string }
+		Consumers              []struct {
+			AvailablePermits int
+			Metadata         map[string]string
+		}
 	}
 	Publishers []struct{ Metadata map[string]string }
 }

@@ -105,6 +105,16 @@ final class Broker implements AutoCloseable {
     return admin.topics().getStats(topic).getSubscriptions().get(subscription);
   }
 
+  /**
+   * Waits until so many consumers of a topic without storage can get a message: this client returns from subscribing
+   * before it asks for messages, and such a topic drops what nobody has asked for.
+   */
+  void awaitPermits(String topic, int consumers) throws Exception {
+    eventually("permits of " + consumers + " consumers", () -> admin.topics().getStats(topic).getSubscriptions()
+        .values().stream().flatMap(each -> each.getConsumers().stream())
+        .filter(each -> each.getAvailablePermits() > 0).count() == consumers);
+  }
+
   /** Receives one message; its absence is a failure. */
   static <T> Message<T> receive(Consumer<T> consumer) throws Exception {
     Message<T> message = consumer.receive(DEADLINE_S, TimeUnit.SECONDS);

@@ -296,6 +296,7 @@ final class Producing {
       for (SubscriptionType type : SubscriptionType.values()) {
         try (Consumer<byte[]> consumer = broker.client.newConsumer().topic(topic)
             .subscriptionName("my-subscription-name").subscriptionType(type).subscribe()) {
+          broker.awaitPermits(topic, 1);
           producer.newMessage().key("k").value(bytes(type.name())).send();
           same(type.name(), new String(receive(consumer).getValue()));
         }

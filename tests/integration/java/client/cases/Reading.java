@@ -208,6 +208,7 @@ final class Reading {
     try (Reader<String> low = reader(broker, passing).keyHashRange(Range.of(0, 32767)).create();
         Reader<String> high = reader(broker, passing).keyHashRange(Range.of(32768, 65535)).create();
         Producer<String> producer = broker.texts(passing)) {
+      broker.awaitPermits(passing, 2);
       for (int at = 0; at < 20; at++) {
         String key = "key-" + at;
         producer.newMessage().key(key).value(key).send();
