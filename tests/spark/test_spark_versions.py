@@ -20,6 +20,8 @@ PROGRAM = Path(__file__).with_name("versions_program.py")
 INSTALLED = os.environ.get("HELIOGRAPH_SPARK_VERSIONS")
 #: The oldest one, and the newest of each minor version.
 VERSIONS = ("4.0.0", "4.1.4", "4.2.1", pyspark.__version__)
+#: The longest time (s) of the program, which takes three minutes of CPU on a machine that may be busy.
+WITHIN_S = 1500
 
 
 def environment(*first: Path) -> dict[str, str]:
@@ -29,29 +31,64 @@ def environment(*first: Path) -> dict[str, str]:
     return variables | {"PYTHONPATH": paths, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
+@pytest.mark.timeout(WITHIN_S + 100)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_source_the_sink_and_the_jobs_run(broker: BrokerProcess, topic: str, tmp_path: Path, version: str) -> None:
     if INSTALLED is None:
         pytest.skip("scripts/spark-versions fetches other versions of Spark (1.4 GB), and runs this on each")
-    overlay = [] if version == pyspark.__version__ else [Path(INSTALLED, version)]
-    command = [sys.executable, str(PROGRAM), broker.service_url, broker.http_url, topic]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(*overlay), capture_output=True, text=True, timeout=550)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found.pop("spark") == version
+    found = results_of(version, [broker.service_url, broker.http_url, topic], tmp_path)
     release = tuple(map(int, version.split(".")[:2]))
     every = ["four=four", "one=one", "three=three", "two=two"]
+    record = {
+        "id": 7,
+        "city": "Köln",
+        "ratio": 1.5,
+        "at": "2023-11-14T22:13:20.123456",
+        "day": "2024-03-01",
+        "tags": ["a", "b"],
+        "place": {"lat": 50.9, "lon": None},
+    }
     refused = "{} needs Spark {} or later, and this is Spark " + version + ": leave it out"
     assert found == {
+        "spark": version,
         "batch": ["one=one", "two=two"],
+        "record": [record],
         "stream": every,
         "filters": every if release >= (4, 1) else refused.format("pushDownFilters", "4.1"),
         "limited": every if release >= (4, 2) else refused.format("maxOffsetsPerTrigger", "4.2"),
-        "archive": [4, 0, None],
+        # The rows of a run, of one with nothing new, and of one after a run that was killed.
+        "archive": [5, 0, 5, None],
+        # Arrow wrote them in Spark's tasks.
+        "files": [every, [record], ["parquet-cpp-arrow"]],
+        "iceberg": [4, 4, None],
+        "maintain": [0, None],
+        "tables": [every, every],
         "replay": [4, None],
-        "compact": None,
-        "usage": None,
+        "compact": [4, None],
+        "usage": [None, True],
     }
+
+
+def results_of(version: str, arguments: list[str], directory: Path) -> object:
+    """Return what the program finds on a version of Spark; if it fails, the assertion shows its steps and errors."""
+    overlay = [] if version == pyspark.__version__ else [Path(str(INSTALLED), version)]
+    command = [sys.executable, str(PROGRAM), *arguments]
+    log = directory / "errors"
+    with log.open("w") as errors:
+        try:
+            done = subprocess.run(
+                command,
+                cwd=directory,
+                env=environment(*overlay),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                timeout=WITHIN_S,
+            )
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the program did not end within {WITHIN_S} s: {log.read_text()[-4000:]}")
+    assert done.returncode == 0, log.read_text()[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_an_older_spark_is_refused_with_the_versions_that_are_supported(tmp_path: Path) -> None:
