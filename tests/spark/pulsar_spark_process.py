@@ -13,6 +13,7 @@ import pulsar
 
 from tests.support import java_tools
 from tests.support.asked_process import AskedProcess
+from tests.support.polling import eventually
 
 from .test_spark_versions import environment
 
@@ -21,8 +22,8 @@ PROGRAM = Path(__file__).with_name("pulsar_spark_program.py")
 INSTALLED = os.environ.get("HELIOGRAPH_PULSAR_SPARK")
 #: The last two that it runs on: pulsar-spark 3.1.1.4 reads on both and writes on the first.
 WRITES, READS = VERSIONS = ("3.4.4", "3.5.9")
-#: The longest time (s) of one query, the first of which starts Spark.
-WITHIN_S = 180
+#: The longest time (s) of one query, the first of which starts Spark: seconds, and minutes on a busy machine.
+WITHIN_S = 600
 
 
 class Connector(AskedProcess):
@@ -41,6 +42,28 @@ class Connector(AskedProcess):
         answer = json.loads(self.ask(json.dumps({"do": do, **arguments})))
         assert "error" not in answer, answer["error"]
         return answer["result"]
+
+    def wait_for(self, path: Path) -> None:
+        """Wait until the stream that was started has written a file.
+
+        Raises :class:`AssertionError` with the reason if the stream ended, and with the stacks of Spark's threads.
+        """
+
+        def seen() -> bool | str | None:
+            return path.exists() or self.run("end")
+
+        try:
+            found = eventually(seen, within_s=WITHIN_S, what=str(path))
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {self._stacks()}") from None
+        assert found is True, f"the stream has ended without {path}: {found}"
+
+    def _stacks(self) -> str:
+        """Return what Spark has logged, with the stacks of all threads, which the JVM adds when it is asked to."""
+        os.kill(self.run("pid"), signal.SIGQUIT)
+        # The heap comes last.
+        eventually(lambda: "\nHeap\n" in self.logged(), what="stacks of Spark's threads")
+        return self.logged()
 
     def kill9(self) -> None:
         """Kill Spark with all that it is doing."""

@@ -46,6 +46,7 @@ class Queries:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._started: Any = None
 
     def version(self) -> str:
         """Return Spark's version."""
@@ -77,7 +78,11 @@ class Queries:
 
     def start(self, options: dict[str, str], directory: str, select: tuple[str, ...] = ("*",)) -> None:
         """Let a stream write what it finds to files."""
-        self._stream(options, directory, select).start()
+        self._started = self._stream(options, directory, select).start()
+
+    def end(self) -> str | None:
+        """Return why the stream that was started has ended; None if it runs."""
+        return None if self._started.isActive else str(self._started.exception())
 
     def found(self, directory: str) -> list[dict[str, Any]]:
         """Return the rows of the files of a stream."""

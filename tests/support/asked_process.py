@@ -56,9 +56,12 @@ class AskedProcess:
         answer = process.stdout.readline()
         watchdog.cancel()
         if not answer:
-            self._log.seek(0)
-            raise AssertionError(f"no answer to {question}; the program said: {self._log.read()}")
+            raise AssertionError(f"no answer to {question}; the program said: {self.logged()}")
         return answer
+
+    def logged(self) -> str:
+        """Return the program's errors."""
+        return Path(self._log.name).read_text()
 
     def _running(self) -> subprocess.Popen[str]:
         assert self._process is not None, "not started"
