@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,16 @@ def _run(broker: ChildBroker, spark: SparkSession, out: Path, limit: int | None)
     checks.equal("archive: messages", expected.messages, archived.rows)
     checks.equal("archive: messages not archived", 0, archived.lag)
 
-    _check_tables(checks, expected, urls, spark, out)
+    tables = _check_tables(checks, expected, urls, spark, out)
 
     again = ReplayOptions(urls, path, TOPIC, AGAIN, producer_name="replay")
     replayed = _timed("replayed", lambda: replay(spark, again), lambda done: done.rows)
     checks.equal("replay: messages", expected.messages, replayed.rows)
     checks.equal("replay: schema", "JSON", replayed.schema)
+    # The table has the same messages: under the same name the topic drops all of them.
+    of_table = replace(again, path=None, tables=tables)
+    replayed = _timed(f"replayed from {TABLE}", lambda: replay(spark, of_table), lambda done: done.rows)
+    checks.equal(f"replay from {TABLE}: messages", expected.messages, replayed.rows)
 
     table = CompactOptions(path, str(out / "table"), (TOPIC,))
     compacted = _timed("compacted", lambda: compact(spark, table), lambda done: done.rows, "aircraft")
@@ -125,8 +130,11 @@ def _run(broker: ChildBroker, spark: SparkSession, out: Path, limit: int | None)
     return checks
 
 
-def _check_tables(checks: Checks, expected: Expected, urls: Broker, spark: SparkSession, out: Path) -> None:
-    """Archive into Iceberg tables, of all flights and of the last ones, and read them back by another library."""
+def _check_tables(checks: Checks, expected: Expected, urls: Broker, spark: SparkSession, out: Path) -> Tables:
+    """Archive into Iceberg tables, of all flights and of the last ones, and read them back by another library.
+
+    Returns those of all flights.
+    """
     properties = {"type": "sql", "uri": f"sqlite:///{out}/tables.db", "warehouse": (out / "tables").resolve().as_uri()}
     for name, last_values in ((TABLE, False), (LAST_TABLE, True)):
         tables = Tables("flights", properties, last_values=last_values)
@@ -147,6 +155,7 @@ def _check_tables(checks: Checks, expected: Expected, urls: Broker, spark: Spark
     for key, flight in expected.last.items():
         found = {name: rows[key][name] for name in flight} if key in rows else None
         checks.equal(f"{LAST_TABLE}: last flight of {key}", flight, found)
+    return Tables("flights", properties)
 
 
 def _timed(what: str, work: Any, count: Any, of: str = "messages") -> Any:

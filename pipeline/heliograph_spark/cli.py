@@ -1,4 +1,4 @@
-"""The command ``heliograph-spark``: topics into files, and what is made of the files."""
+"""The command ``heliograph-spark``: topics into archives, and what is made of the archives."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from heliograph_api.values.sizes import InvalidSize, parse_size
 from pyspark.sql import SparkSession
 
 from heliograph_spark import serve_metrics
+from heliograph_spark.jobs.archiving.options import Tables
 from heliograph_spark.run.session import Broker, Result, SessionOptions, pairs, run_job
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -42,6 +43,11 @@ TopicsPattern = Annotated[
     str | None,
     typer.Option(metavar="REGEX", help="Regular expression of topic names in one namespace, instead of --topic."),
 ]
+Catalog = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Catalog of an archive in tables, as pyiceberg's configuration names it."),
+]
+ArchivePath = Annotated[str | None, typer.Option(help="Directory of an archive in files; or else --catalog.")]
 FileSize = Annotated[str, typer.Option(metavar="SIZE", help="Approximate size of a file: 128Mi, 1G or bytes.")]
 CatalogProperty = Annotated[
     list[str] | None,
@@ -51,6 +57,7 @@ TableNamespace = Annotated[
     str, typer.Option(metavar="NAME", help="Namespace of the tables, its levels divided by dots.")
 ]
 
+DEFAULT_NAMESPACE = "archive"
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
 
@@ -98,6 +105,25 @@ def finite_ms(option: str, text: str) -> int:
     return found
 
 
+def tables_of(
+    catalog: str | None, properties: list[str] | None, namespace: str, *, upsert: bool = False
+) -> Tables | None:
+    """Return the tables that the options name; None without a catalog.
+
+    Raises :class:`typer.BadParameter`, naming the option, for one that needs a catalog.
+    """
+    if catalog is not None:
+        return Tables(catalog, pairs("--catalog-property", properties), namespace, upsert)
+    for option, given in (
+        ("--catalog-property", bool(properties)),
+        ("--table-namespace", namespace != DEFAULT_NAMESPACE),
+        ("--upsert", upsert),
+    ):
+        if given:
+            raise typer.BadParameter("is for archives in tables, which need --catalog", param_hint=f"'{option}'")
+    return None
+
+
 @app.command("archive")
 def archive_command(
     path: Annotated[
@@ -116,7 +142,7 @@ def archive_command(
         str | None, typer.Option(metavar="NAME", help="Catalog of the tables, as pyiceberg's configuration names it.")
     ] = None,
     catalog_property: CatalogProperty = None,
-    table_namespace: TableNamespace = "archive",
+    table_namespace: TableNamespace = DEFAULT_NAMESPACE,
     upsert: Annotated[
         bool,
         typer.Option("--upsert", help="Keep the last value of each key, in tables of their own, not all messages."),
@@ -167,7 +193,7 @@ def archive_command(
     With --follow it goes on with what comes later, and with topics that --topics-pattern finds later. SIGTERM ends it
     after the micro-batches under way.
     """
-    from .jobs.archive import ArchiveOptions, Tables, archive
+    from .jobs.archive import ArchiveOptions, archive
     from .jobs.archiving.following import Ending
     from .jobs.archiving.options import Following
     from .jobs.archiving.topic_states import TopicStates
@@ -177,17 +203,12 @@ def archive_command(
         raise typer.BadParameter(f"{format!r} is neither parquet nor iceberg", param_hint="'--format'")
     if (catalog is not None) != (format == "iceberg"):
         raise typer.BadParameter("--format iceberg needs a catalog, and parquet has none", param_hint="'--catalog'")
-    if upsert and catalog is None:
-        raise typer.BadParameter("only tables (--format iceberg) can be updated", param_hint="'--upsert'")
-    tables = None
-    if catalog is not None:
-        tables = Tables(catalog, pairs("--catalog-property", catalog_property), table_namespace, upsert)
     options = ArchiveOptions(
         broker=Broker(service_url, admin_url, pairs("--option", option)),
         topics=tuple(topic or ()),
         pattern=topics_pattern,
         path=path,
-        tables=tables,
+        tables=tables_of(catalog, catalog_property, table_namespace, upsert=upsert),
         subscription=subscription,
         checkpoint=checkpoint,
         file_bytes=file_bytes("--file-size", file_size),
@@ -221,7 +242,7 @@ def maintain_command(
         str, typer.Option(metavar="NAME", help="Catalog of the tables, as pyiceberg's configuration names it.")
     ],
     catalog_property: CatalogProperty = None,
-    table_namespace: TableNamespace = "archive",
+    table_namespace: TableNamespace = DEFAULT_NAMESPACE,
     topic: Topics = None,
     file_size: FileSize = "128Mi",
     keep_snapshots: Annotated[
@@ -236,7 +257,7 @@ def maintain_command(
     result: ResultFile = None,
 ) -> None:
     """Merge small files of an archive's tables, expire snapshots, and delete files that no snapshot has."""
-    from .jobs.maintain import MaintainOptions, Tables, maintain
+    from .jobs.maintain import MaintainOptions, maintain
 
     options = MaintainOptions(
         tables=Tables(catalog, pairs("--catalog-property", catalog_property), table_namespace),
@@ -250,9 +271,16 @@ def maintain_command(
 
 @app.command("replay")
 def replay_command(
-    path: Annotated[str, typer.Option(help="Directory of the archive.")],
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="Topic that was archived.")],
     to: Annotated[str, typer.Option(metavar="TOPIC", help="Topic to send to.")],
+    path: ArchivePath = None,
+    catalog: Catalog = None,
+    catalog_property: CatalogProperty = None,
+    table_namespace: TableNamespace = DEFAULT_NAMESPACE,
+    upsert: Annotated[
+        bool,
+        typer.Option("--upsert", help="Send the last value of each key, from the tables that archive --upsert keeps."),
+    ] = False,
     begin: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="First publish time: ISO 8601 or ms since 1970.")
     ] = None,
@@ -302,7 +330,7 @@ def replay_command(
         typer.Option(
             metavar="DIR",
             help="Directory of the replay's state, with which a run goes on where a killed one stopped. The target has"
-            " to deduplicate, and only --rate, --speed and --option may change.",
+            " to deduplicate, and only --rate, --speed, --option and --catalog-property may change.",
         ),
     ] = None,
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
@@ -319,6 +347,7 @@ def replay_command(
 
     if order not in ("publish", "event"):
         raise typer.BadParameter(f"{order!r} is neither publish nor event", param_hint="'--order'")
+    tables = tables_of(catalog, catalog_property, table_namespace, upsert=upsert)
 
     def work(spark: SparkSession) -> Result:
         options = ReplayOptions(
@@ -337,6 +366,7 @@ def replay_command(
             order="publish" if order == "publish" else "event",
             keys=tuple(key or ()),
             properties=pairs("--property", with_property),
+            tables=tables,
         )
         return replay(spark, options)
 
@@ -350,8 +380,19 @@ def usage_command(
         list[str] | None, typer.Option(metavar="TENANT", help="Only this tenant; may be repeated.")
     ] = None,
     archive_path: Annotated[
-        str | None, typer.Option("--archive", metavar="PATH", help="Archive whose messages are counted as well.")
+        str | None,
+        typer.Option("--archive", metavar="PATH", help="Archive in files whose messages are counted as well."),
     ] = None,
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Catalog of an archive in tables whose messages are counted as well, as pyiceberg's configuration"
+            " names it.",
+        ),
+    ] = None,
+    catalog_property: CatalogProperty = None,
+    table_namespace: TableNamespace = DEFAULT_NAMESPACE,
     clock: Annotated[
         str, typer.Option(metavar="publish|event", help="Time of a message that counts for growth.")
     ] = "publish",
@@ -373,14 +414,18 @@ def usage_command(
         tenants=tuple(tenant or ()),
         archive=archive_path,
         clock="publish" if clock == "publish" else "event",
+        tables=tables_of(catalog, catalog_property, table_namespace),
     )
     run_job("usage", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: usage(spark, options))
 
 
 @app.command("compact")
 def compact_command(
-    path: Annotated[str, typer.Option(help="Directory of the archive.")],
-    to: Annotated[str, typer.Option(help="Directory of the tables, one for each topic.")],
+    to: Annotated[str, typer.Option(help="Directory of the tables of last values, one for each topic.")],
+    path: ArchivePath = None,
+    catalog: Catalog = None,
+    catalog_property: CatalogProperty = None,
+    table_namespace: TableNamespace = DEFAULT_NAMESPACE,
     topic: Topics = None,
     master: Master = None,
     conf: Conf = None,
@@ -389,7 +434,8 @@ def compact_command(
     """Make a table of the last value of each key of archived topics; without --topic, of all topics in the archive."""
     from .jobs.compact import CompactOptions, compact
 
-    options = CompactOptions(path=path, to=to, topics=tuple(topic or ()))
+    tables = tables_of(catalog, catalog_property, table_namespace)
+    options = CompactOptions(path=path, to=to, topics=tuple(topic or ()), archive_tables=tables)
     run_job("compact", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: compact(spark, options))
 
 

@@ -113,7 +113,7 @@ def test_a_damaged_file_is_named_and_the_table_stays(
     assert compact(spark, options).error is None
     producer.send(b"2", partition_key="k")
     archived(spark, broker, topic, tmp_path / "archive")
-    *_, file = sorted(Path(topic_directory(options.path, name)).glob("date=*/*.parquet"))
+    *_, file = sorted(Path(topic_directory(str(options.path), name)).glob("date=*/*.parquet"))
     file.write_bytes(file.read_bytes()[:-20] + b"x" * 20)
     refused = compact(spark, options)
     assert refused.error is not None

@@ -82,4 +82,4 @@ def test_the_commands_of_the_guide_archive_a_topic_in_files_and_tables_and_make_
         )
         assert done.returncode == 0, done.stderr.decode()[-3000:]
         rows.append(json.loads(done.stdout.splitlines()[-1]).get("rows"))
-    assert rows == [3, 3, None, 2]
+    assert rows == [3, 3, None, 2, 2]

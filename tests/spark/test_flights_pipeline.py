@@ -17,7 +17,13 @@ def test_the_flights_are_archived_replayed_compacted_and_reported_and_every_figu
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "numbers agree with the data set" in done.stdout
-    for what in ("published", "archived", "into archive.nyc13_pipeline_flights", "replayed"):
+    for what in (
+        "published",
+        "archived",
+        "into archive.nyc13_pipeline_flights",
+        "replayed",
+        "replayed from archive.nyc13_pipeline_flights",
+    ):
         assert f"{what}: {FLIGHTS:,} messages" in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {
         "flights-topics.png",

@@ -17,7 +17,7 @@ from heliograph_spark.decode.key_values import KeyValues, joined, parts_of
 from heliograph_spark.decode.primitives import PrimitiveValues
 from heliograph_spark.decode.rows import COMPILED
 from heliograph_spark.decode.values import JsonValues
-from heliograph_spark.jobs.compact import last_values
+from heliograph_spark.jobs.last_messages import last_values
 from heliograph_spark.plan.errors import SchemaError
 from heliograph_spark.run.schemas import TopicSchema, columns_of, read_schema
 from hypothesis import given

@@ -16,7 +16,7 @@ import pulsar
 import pytest
 from heliograph_spark.jobs.archive import ArchiveOptions
 from heliograph_spark.jobs.archive import archive as archive_job
-from heliograph_spark.jobs.plan.begun_replay import BegunReplay, Part
+from heliograph_spark.jobs.plan.begun_replay import BegunReplay, Part, Snapshot
 from heliograph_spark.jobs.replay import ReplayOptions, replay
 from heliograph_spark.plan.errors import JobError, OptionError
 from heliograph_spark.plan.positions import BEGINNING, Position
@@ -180,7 +180,7 @@ def test_a_replay_whose_messages_left_the_archive_does_not_go_on(
     state.write_text("{no state")
     assert f"{state}: this is no state of a replay" in refused(spark, given)
     state.write_text(kept)
-    for file in Path(given.path).rglob("*.parquet"):
+    for file in Path(str(given.path)).rglob("*.parquet"):
         file.unlink()
     assert "begun with 5 messages" in (found := refused(spark, given))
     assert "the archive has no messages of them" in found
@@ -251,6 +251,10 @@ def test_the_state_of_a_replay_is_read_as_it_was_written() -> None:
     read = BegunReplay.from_json(BEGUN.to_json(), "w")
     assert read == BEGUN
     assert read.ends["t"].added == 4
+    of_table = replace(BEGUN, snapshot=Snapshot("a-table", 1 << 62), options={"--upsert": ("",)})
+    assert BegunReplay.from_json(of_table.to_json(), "w") == of_table
+    with pytest.raises(OptionError, match=r"begun with --upsert, and now it is run without --upsert;"):
+        of_table.check_options({"--upsert": ()}, "w")
     for text in ("", "[]", "{}", BEGUN.to_json().replace("7:3:1", "7")):
         with pytest.raises(JobError, match="w: this is no state of a replay: "):
             BegunReplay.from_json(text, "w")

@@ -54,7 +54,7 @@ def options(path: Path, **given: Any) -> ReplayOptions:
 
 def times_of(spark: SparkSession, path: Path, **given: Any) -> list[tuple[int, int | None]]:
     """The publish and event times of the messages that are selected."""
-    rows = selected(spark, options(path, **given), TOPIC)
+    rows = selected(spark, options(path, **given), TOPIC).rows
     found = rows.selectExpr("unix_micros(__publishTime)", "unix_micros(__eventTime)").collect()
     return sorted((tuple(row) for row in found), key=str)
 

@@ -1,4 +1,4 @@
-"""``archive`` and ``maintain`` in a REST catalog: each message is there once, whatever a commit is answered."""
+"""``archive``, ``maintain`` and ``replay`` with a REST catalog: each message once, whatever a commit is answered."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, Tables, archive
 from heliograph_spark.jobs.archiving.topic_table import TopicTable
 from heliograph_spark.jobs.maintain import MaintainOptions, maintain
+from heliograph_spark.jobs.replay import ReplayOptions, replay
 from heliograph_spark.run.session import Broker
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
@@ -19,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from tests.support import rest_catalog
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import create_namespace, publish_record
+from tests.support.clients import create_namespace, publish_record, rest
 
 pytestmark = pytest.mark.skipif(rest_catalog.missing() is not None, reason=f"{rest_catalog.missing()}")
 
@@ -104,8 +105,8 @@ def test_each_message_is_in_the_table_once_whatever_a_commit_is_answered(
     # Nor is it known here that nothing was changed.
     assert "Gateway Timeout" in str(run("504 before").error)
     assert numbers() == [0, 1, 2, 3]
-    again = run()
-    assert (again.rows, again.lag, again.error) == (1, 0, None)
+    repeated = run()
+    assert (repeated.rows, repeated.lag, repeated.error) == (1, 0, None)
     assert numbers() == list(range(5))
     files = {task.file.file_path.rpartition("/")[2] for task in loaded().scan().plan_files()}
     assert {each.name for each in tmp_path.rglob("data/**/*.parquet")} == files
@@ -118,4 +119,11 @@ def test_each_message_is_in_the_table_once_whatever_a_commit_is_answered(
     assert len(table.snapshots()) == 1
     rows = table.scan(selected_fields=("number", "note")).to_arrow().to_pylist()
     assert sorted((row["number"], row["note"]) for row in rows) == [*((each, None) for each in range(4)), (4, "later")]
+    again = f"persistent://public/{topic}/again"
+    rest(broker, "PUT", again.replace("://", "/"))
+    given = ReplayOptions(Broker(broker.service_url, broker.http_url), None, name, again, tables=Tables("lake", lake))
+    replayed = replay(spark, given)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert (replayed.rows, replayed.snapshot) == (5, snapshot.snapshot_id)
     holder.close()

@@ -202,8 +202,13 @@ class _Deletes(ManifestWriterV2):  # type: ignore[misc]
         return {**super()._meta, "content": "deletes"}
 
 
-def delete_as_other_engines(table: Table, condition: str) -> None:
-    """Delete the first row of the file that a condition selects by a file of deletes, as Trino does."""
+def delete_as_other_engines(
+    table: Table, condition: str, content: DataFileContent = DataFileContent.POSITION_DELETES
+) -> None:
+    """Delete the first row of the file that a condition selects by a file of deletes, as Trino does.
+
+    With other ``content`` the file is only recorded as one of it.
+    """
     (file,) = (task.file for task in table.scan(condition).plan_files())
     location = f"{table.location()}/data/deletes.parquet"
     deletes = pa.table({"file_path": [file.file_path], "pos": pa.array([0], pa.int64())})
@@ -213,7 +218,7 @@ def delete_as_other_engines(table: Table, condition: str) -> None:
     class Appended(_FastAppendFiles):  # type: ignore[misc]
         def _manifests(self) -> list[ManifestFile]:
             deleted = DataFile.from_args(
-                content=DataFileContent.POSITION_DELETES,
+                content=content,
                 file_path=location,
                 file_format=FileFormat.PARQUET,
                 partition=file.partition,

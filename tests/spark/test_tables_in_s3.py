@@ -1,4 +1,4 @@
-"""``archive`` and ``maintain`` with tables in a bucket: pyiceberg and Spark each reach it by a client of their own."""
+"""The jobs with tables in a bucket: pyiceberg and Spark each reach it by a client of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult, Tables, archive
 from heliograph_spark.jobs.archiving.topic_table import TopicTable
 from heliograph_spark.jobs.maintain import MaintainOptions, maintain
+from heliograph_spark.jobs.replay import ReplayOptions, replay
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.run.files import Directory
 from heliograph_spark.run.session import Broker
@@ -23,7 +25,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from tests.support.clients import RunningBroker, create_namespace, publish
+from tests.support.clients import RunningBroker, create_namespace, fresh_name, publish, rest
 from tests.support.s3_server import Bucket
 
 from .conftest import COMMAND, S3_JARS
@@ -153,6 +155,25 @@ def test_tables_in_a_bucket_are_written_once_widened_maintained_and_read_by_each
     last = lake.table(last=True).scan().to_arrow().to_pylist()
     assert {row["__key"]: row["number"] for row in last} == {b"k0": 4, b"k1": 3}
     holder.close()
+
+
+@pytest.mark.timeout(600)
+def test_a_table_in_a_bucket_is_read_with_the_keys_of_its_catalog(
+    lake: Lake, spark: SparkSession, broker: RunningBroker, client: pulsar.Client
+) -> None:
+    publish(client, lake.topic, [b"one", b"two"])
+    assert lake.archive().rows == 2
+    target = fresh_name("again")
+    rest(broker, "PUT", f"persistent/public/default/{target}")
+    reached = Broker(broker.service_url, broker.http_url)
+    given = ReplayOptions(reached, None, lake.topic, target, tables=Tables("lake", lake.properties))
+    # Those of Spark are for another bucket.
+    for name in ("access.key", "secret.key"):
+        lake.configure(f"bucket.{lake.bucket.name}.{name}", "another")
+    assert replay(spark, given).rows == 2
+    refused = lake.properties | {"s3.secret-access-key": "another-secret"}
+    with pytest.raises(JobError, match="ACCESS_DENIED"):
+        replay(spark, replace(given, tables=Tables("lake", refused)))
 
 
 @pytest.mark.timeout(600)

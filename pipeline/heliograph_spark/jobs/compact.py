@@ -1,8 +1,6 @@
-"""``compact``: the last value of every key of an archived topic, as a table.
+"""``compact``: the last value of every key of an archived topic, as a table in files.
 
-The last message is the one with the highest position in the topic, as the broker's own compaction sees it; a message
-with a null or an empty value deletes its key, and messages without a key are left out. Where a key is in several
-partitions, since their number has changed, :mod:`.order` says which message is the last.
+:mod:`.last_messages` says which message is a key's last one.
 
 Each topic is one table, recreated from the whole archive: a later message can delete a key, or bring it back, and what
 was deleted is in no table. If no file was added to the archive the table stays as it is. A table is a directory
@@ -17,7 +15,6 @@ is left of the versions before its own: a run that is still at work on one of th
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
@@ -26,18 +23,18 @@ from dataclasses import dataclass, field, replace
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql import DataFrame, SparkSession
 
-from heliograph_spark.plan.errors import JobError, MissingFileError, PulsarSourceError
+from heliograph_spark.plan.errors import JobError, MissingFileError, OptionError, PulsarSourceError
 from heliograph_spark.plan.options import full_name
-from heliograph_spark.run.archived import DATE, archived_files, archived_topics, read_archive, topic_directory
+from heliograph_spark.run.archived import topic_directory
 from heliograph_spark.run.files import STAGING, Directory, stage
-from heliograph_spark.run.schemas import METADATA, VALUE
 from heliograph_spark.run.session import progress, reason
 
-from .order import number_of, place
+from .archived import Archive
+from .archives import open_archive
+from .archiving.options import Tables, check_archive
+from .last_messages import last_values
 
 _VERSION = re.compile(r"_version-(\d{8})\.json")
 #: A table, or what an earlier release left of a file that was to name one.
@@ -47,11 +44,15 @@ _KEPT_VERSIONS = 2
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    """The archive at ``path``, the directory ``to`` of the tables, and which topics; without any, all it has."""
+    """The archive, the directory ``to`` of the tables of last values, and which topics; without any, all it has.
 
-    path: str
+    The archive is in files at ``path`` or in ``archive_tables``; exactly one of these is given.
+    """
+
+    path: str | None
     to: str
     topics: tuple[str, ...] = ()
+    archive_tables: Tables | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +85,25 @@ def compact(spark: SparkSession, options: CompactOptions) -> CompactResult:
     """Rebuild the table of every topic, one after the other.
 
     What one topic fails with, such as a damaged file, leaves its table as it was, does not stop the others, and is the
-    result's ``error``. Raises :class:`PulsarSourceError` for a directory that is no archive or has not this topic.
+    result's ``error``. Raises :class:`PulsarSourceError` for what is no archive or has not this topic.
     """
+    check_archive(options.path, options.archive_tables, "--path")
+    if options.archive_tables is not None and options.archive_tables.last_values:
+        raise OptionError("archive --upsert keeps the last values itself; valid: the tables of all messages")
+    with open_archive(spark, options.path, options.archive_tables) as archive:
+        return _compact(spark, options, archive)
+
+
+def _compact(spark: SparkSession, options: CompactOptions, archive: Archive) -> CompactResult:
     began = time.monotonic()
-    there = archived_topics(spark, options.path)
+    there = archive.topics()
     topics = list(dict.fromkeys(map(full_name, options.topics))) or there
     if missing := [each for each in topics if each not in there]:
-        raise JobError(f"{options.path}: {missing[0]} is not archived there")
+        raise JobError(f"{archive.name}: {missing[0]} is not archived there")
     result = CompactResult(topics=len(topics))
     for topic in topics:
         try:
-            table, changed = _make(spark, options, topic)
+            table, changed = _make(spark, archive, options.to, topic)
         except (PulsarSourceError, PySparkException, Py4JError) as error:
             progress(f"{topic}: {reason(error)}")
             result = replace(result, error=result.error or f"{topic}: {reason(error)}")
@@ -149,23 +158,21 @@ def _file_of(version: int) -> str:
     return f"_version-{version:08}.json"
 
 
-def _make(spark: SparkSession, options: CompactOptions, topic: str) -> tuple[Table, bool]:
+def _make(spark: SparkSession, archive: Archive, to: str, topic: str) -> tuple[Table, bool]:
     """Return the newest table of a topic and whether it was made now."""
-    # An archive changes no file: what it adds, merges or removes shows in their names.
-    files = archived_files(spark, options.path, topic)
-    made_of = hashlib.sha256("\n".join(files).encode()).hexdigest()
-    directory = Directory(spark, topic_directory(options.to, topic))
+    messages, made_of = archive.read(topic)
+    directory = Directory(spark, topic_directory(to, topic))
     newest = _newest(directory)
     if newest.version and newest.made_of == made_of:
         return newest, False
     version = newest.version + 1
     overtaken = f"{directory.path}: another run has made version {version} meanwhile"
-    root = Directory(spark, options.to)
+    root = Directory(spark, to)
     encoded = directory.path.rsplit("/", 1)[-1]
     own = f"{version:08}-{uuid.uuid4().hex}"
     table = f"version={own}"
     try:
-        rows = stage(root, f"{encoded}/{own}", last_values(read_archive(spark, options.path, topic)))
+        rows = stage(root, f"{encoded}/{own}", last_values(messages))
         directory.make()
         root.rename(f"{STAGING}/{encoded}/{own}", f"{encoded}/{table}")
     except (PulsarSourceError, PySparkException, Py4JError) as error:
@@ -211,38 +218,3 @@ def _clean_up(root: Directory, directory: Directory, encoded: str) -> int:
         if int(name.partition("-")[0]) < newest:
             root.delete(f"{STAGING}/{encoded}/{name}")
     return newest
-
-
-def last_values(rows: DataFrame) -> DataFrame:
-    """Return the last row of each key, from rows with the columns of messages, without the keys that it deletes."""
-    return last_messages(rows).where(has_value(rows))
-
-
-def last_messages(rows: DataFrame) -> DataFrame:
-    """Return the last row of each key, from rows with the columns of messages, also where it deletes its key."""
-    columns = [name for name in rows.columns if name != DATE]
-    message = f.struct(*[f.col(f"`{name}`") for name in columns])
-    keyed = rows.where("__key IS NOT NULL").select(
-        "__key", "__topic", "__publishTime", message.alias("message"), place(f.col("__messageId")).alias("place")
-    )
-    each = keyed.groupBy("__key", "__topic").agg(
-        f.max_by("message", "place").alias("message"), f.max("__publishTime").alias("published")
-    )
-    latest = f.struct("published", number_of(f.col("__topic")))
-    return each.groupBy("__key").agg(f.max_by("message", latest).alias("message")).select("message.*")
-
-
-def has_value(rows: DataFrame) -> Column:
-    """Whether a message is more than its key: a value that is not empty, or a record with a field that is not null.
-
-    With a key-value schema the value counts.
-    """
-    condition = f.lit(False)
-    for column in rows.schema.fields:
-        if column.name not in METADATA.names and column.name != DATE:
-            there, kind = f.col(f"`{column.name}`"), column.dataType
-            if column.name == VALUE and isinstance(kind, StructType) and kind.names == ["key", VALUE]:
-                there = there[VALUE]
-            plain = column.name == VALUE and isinstance(kind, BinaryType | StringType)
-            condition = condition | (f.coalesce(f.length(there), f.lit(0)) > 0 if plain else there.isNotNull())
-    return condition

@@ -24,8 +24,9 @@ from heliograph_spark.tables.catalog import open_catalog, refusals
 from heliograph_spark.tables.expiry import delete_unused_files, expire_snapshots
 from heliograph_spark.tables.merging import merge_day, mergeable_days
 
+from .archived_tables import archive_tables
 from .archiving.options import Tables
-from .archiving.topic_table import TIME, TOPIC
+from .archiving.topic_table import TIME
 
 __all__ = ["MaintainOptions", "MaintainResult", "Tables", "maintain"]
 
@@ -110,29 +111,11 @@ def _maintain(
 
 
 def _tables(catalog: Catalog, options: MaintainOptions) -> tuple[list[tuple[str, tuple[str, ...]]], list[str]]:
-    """Return the tables of the topics asked for, or of all, with the topics' whole names, and what could not be read.
-
-    A topic has several tables, if that of its last values is one of them.
-    """
-    namespace = f"{options.tables.catalog}.{options.tables.namespace}"
-    with refusals(namespace):
-        identifiers = catalog.list_tables(tuple(options.tables.namespace.split(".")))
-    found: list[tuple[str, tuple[str, ...]]] = []
-    failed: list[str] = []
-    for identifier in identifiers:
-        try:
-            with refusals(".".join(identifier)):
-                topic = catalog.load_table(identifier).properties.get(TOPIC)
-        except JobError as error:
-            failed.append(str(error))
-            continue
-        if topic is not None:
-            found.append((topic, tuple(identifier)))
-    if not found:
-        raise JobError(failed[0] if failed else f"{namespace}: no table of an archive is there")
+    """Return the tables of the topics asked for, or of all, with these topics, and what could not be read."""
+    found, failed = archive_tables(catalog, options.tables)
     if not options.topics:
         return found, failed
     wanted = {full_name(topic.strip()) for topic in options.topics}
     if missing := sorted(wanted - {topic for topic, _ in found}):
-        raise JobError(failed[0] if failed else f"{namespace}: {missing[0]} has no table there")
+        raise JobError(failed[0] if failed else f"{options.tables.name}: {missing[0]} has no table there")
     return [each for each in found if each[0] in wanted], []

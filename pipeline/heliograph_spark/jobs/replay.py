@@ -24,12 +24,14 @@ from pyspark.sql import types as t
 
 from heliograph_spark.encode.framing import Messages
 from heliograph_spark.encode.messages import MESSAGE_COLUMNS
+from heliograph_spark.jobs.plan.begun_replay import Snapshot
 from heliograph_spark.jobs.plan.pacing import Speed, shares
 from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError, SchemaError
 from heliograph_spark.plan.numbering import UNUSED
 from heliograph_spark.plan.options import Connection, WriteOptions, full_name, write_options
 from heliograph_spark.plan.topics import deduplicates, is_there
-from heliograph_spark.run.schemas import METADATA, TopicSchema, columns_of, schema_of_topic
+from heliograph_spark.run.primitives import PRIMITIVES
+from heliograph_spark.run.schemas import METADATA, VALUE, TopicSchema, columns_of, schema_of_topic
 from heliograph_spark.run.session import Broker, progress
 from heliograph_spark.wire.brokers import shared
 from heliograph_spark.wire.failures import NotStored
@@ -50,7 +52,8 @@ _START_S = 2.0
 class ReplayResult:
     """``rows`` were sent and received by the broker; ``schema`` is what they were written with, by Pulsar's name.
 
-    ``before`` is the number of messages that the runs before this one have sent, by the checkpoint.
+    ``before`` is the number of messages that the runs before this one have sent, by the checkpoint. ``snapshot`` is
+    that of the table from which they were read, None for files.
     """
 
     rows: int
@@ -58,6 +61,7 @@ class ReplayResult:
     to: str
     schema: str | None
     before: int = 0
+    snapshot: int | None = None
     job: str = "replay"
     error: str | None = None
 
@@ -75,8 +79,9 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     writing = write_options({"topic": target, **options.broker.source_options(pulsar_producer_producerName=name)})
     by_position = writing.producer_name is not None and checkpoint is None
     _check_order(options.order, by_position=by_position)
-    rows = selected(spark, options, source)
+    rows, snapshot = selected(spark, options, source, None if checkpoint is None else checkpoint.snapshot)
     schema, columns = _written_as(writing.connection, source, target, rows.schema)
+    rows = rows.to(t.StructType([*columns.fields, *(each for each in rows.schema if each.name in METADATA.names)]))
     _check_target(writing, target, "--producer-name" if checkpoint is None else "--checkpoint")
     partitions = shared(writing.connection).partition_names(target)
     if checkpoint is not None:
@@ -87,11 +92,14 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     in_order = ordered(messages, tasks, options.order, by_position=by_position, by_turn=checkpoint is not None)
     prepared = in_order.persist(StorageLevel.DISK_ONLY)
     encoder = encoder_of(columns, schema)
+    read = None if snapshot is None else snapshot.id
     try:
         left, before = prepared, 0
         if checkpoint is not None:
             with Resender(encoder.schema(), writing, partitions) as resender:
-                stored = _stored(prepared, checkpoint, options.broker, resender, writing.connection, partitions)
+                stored = _stored(
+                    prepared, checkpoint, snapshot, options.broker, resender, writing.connection, partitions
+                )
             left = prepared.where(f.col("sequence") > f.get(f.array(*map(f.lit, stored)), f.col("partition")))
             before = sum(last + 1 for last in stored)
         found = left.groupBy("task").agg(f.count("*"), f.min("at")).collect()
@@ -100,7 +108,7 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
         if total == 0:
             all_before = f"all {before} messages of {source} were sent to {target} before"
             progress(all_before if before else _nothing(options, source))
-            return ReplayResult(0, source, target, None, before)
+            return ReplayResult(0, source, target, None, before, read)
         if checkpoint is None:
             with Resender(encoder.schema(), writing, partitions) as resender:
                 resender.check()
@@ -117,14 +125,14 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     finally:
         prepared.unpersist()
     _check_sent(sent, total, lost, target, checkpoint)
-    return ReplayResult(sent, source, target, encoder.kind, before)
+    return ReplayResult(sent, source, target, encoder.kind, before, read)
 
 
 def _nothing(options: ReplayOptions, source: str) -> str:
     which = "of this selection" if options.selection else "in this range"
     if options.has_event_range:
         which += " (those without an event time are in no range of event times)"
-    return f"{options.path} has no messages of {source} {which}: nothing was sent"
+    return f"{options.archive} has no messages of {source} {which}: nothing was sent"
 
 
 def _check_order(order: Order, *, by_position: bool) -> None:
@@ -146,6 +154,7 @@ def _checkpoint(spark: SparkSession, options: ReplayOptions, source: str, target
 def _stored(
     prepared: DataFrame,
     checkpoint: ReplayCheckpoint,
+    snapshot: Snapshot | None,
     broker: Broker,
     resender: Resender,
     connection: Connection,
@@ -159,7 +168,7 @@ def _stored(
     if checkpoint.begun is None and not parts:
         return [UNUSED] * len(partitions)
     last_ids = dict(zip(partitions, resender.last_sequences(), strict=True))
-    checkpoint.begin(parts, connection, partitions)
+    checkpoint.begin(parts, snapshot, connection, partitions)
     if checkpoint.begun is not None and UNUSED in last_ids.values():
         # A partition without a message of the replay is not read: what others have sent to it may be deleted.
         wanted = [partitions[number] for (number,) in prepared.select("partition").distinct().collect()]
@@ -173,26 +182,36 @@ def _written_as(
 ) -> tuple[TopicSchema | None, t.StructType]:
     """Return the schema to write with and the columns that it takes: the target's own, else the source's if it fits.
 
-    None is the one that follows from the columns: the bytes, text or number in ``value``, or Avro.
+    None is the one that follows from the columns: the bytes, text or number in ``value``, or Avro. Numbers that tables
+    have made wider are as narrow as in the topic.
     """
-    columns = t.StructType([field for field in rows.fields if field.name not in METADATA.names])
+    found = t.StructType([field for field in rows.fields if field.name not in METADATA.names])
     if connection.admin_url is not None and not is_there(connection, target):
         raise JobError(f"there is no topic {target} to send to")
     brokers = shared(connection)
     schema = schema_of_topic(brokers, target)
     if schema.kind not in ("NONE", "BYTES"):
+        columns = _narrowed(found, schema)
         try:
             encoder_of(columns, schema)
         except SchemaError as error:
             raise SchemaError(f"{target}: the archive of {source} does not fit its schema: {error}") from error
         return schema, columns
     schema = schema_of_topic(brokers, source)
+    columns = _narrowed(found, schema)
     if schema.in_avro:
         offered = {field.name: field.dataType for field in columns_of(schema, source).fields}
         if all(offered.get(field.name) == field.dataType for field in columns.fields):
             return schema, columns
     encoder_of(columns, None)
     return None, columns
+
+
+def _narrowed(columns: t.StructType, schema: TopicSchema) -> t.StructType:
+    """Return the columns, the value as narrow as a topic's schema has it: a table has bytes and shorts as integers."""
+    if columns == t.StructType([t.StructField(VALUE, t.IntegerType())]) and schema.kind in ("INT8", "INT16"):
+        return t.StructType([t.StructField(VALUE, PRIMITIVES[schema.kind].column)])
+    return columns
 
 
 def _check_target(writing: WriteOptions, target: str, option: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from heliograph_spark.jobs.plan.begun_replay import BegunReplay, Given, Part
+from heliograph_spark.jobs.plan.begun_replay import BegunReplay, Given, Part, Snapshot
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.plan.ledgers import Ledgers
 from heliograph_spark.plan.numbering import UNUSED
@@ -58,16 +58,23 @@ class ReplayCheckpoint:
         """The last message of each original partition that is part of the replay; None if it is not begun."""
         return None if self.begun is None else {name: part.last for name, part in self.begun.parts.items()}
 
-    def begin(self, parts: Mapping[str, Part], connection: Connection, partitions: list[str]) -> None:
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot of a table with which the replay was begun; None if it is not begun, or reads files."""
+        return None if self.begun is None else self.begun.snapshot
+
+    def begin(
+        self, parts: Mapping[str, Part], snapshot: Snapshot | None, connection: Connection, partitions: list[str]
+    ) -> None:
         """Check that these are the messages that the replay was begun with, or record that it begins with them.
 
-        Raises :class:`JobError`.
+        ``snapshot`` is what they were read from, None for files. Raises :class:`JobError`.
         """
         if self.begun is not None:
             self.begun.check_parts(parts, self._where)
             return
         ends = for_each(partitions, lambda partition: _end(ledgers_of(connection, partition)))
-        begun = BegunReplay(self.producer, self._given, parts, dict(zip(partitions, ends, strict=True)))
+        begun = BegunReplay(self.producer, self._given, parts, dict(zip(partitions, ends, strict=True)), snapshot)
         self._directory.make()
         aside = f"_{_FILE}.{uuid.uuid4().hex}"
         if not self._directory.write_new(_FILE, begun.to_json(), aside):

@@ -12,12 +12,15 @@ from heliograph_spark.plan.errors import OptionError
 from heliograph_spark.plan.timestamps import write_moment
 from heliograph_spark.run.session import Broker
 
+from .archiving.options import Tables, check_archive
 from .replay_rows import Order
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
     """The messages to send, and the target.
+
+    They are read from the archive in files at ``path`` or from one in ``tables``; exactly one of these is given.
 
     Publish times are from ``from_ms`` up to before ``until_ms``, in milliseconds since 1970, and event times from
     ``event_from_ms`` up to before ``event_until_ms``: with one of these, messages without an event time are not sent.
@@ -32,7 +35,7 @@ class ReplayOptions:
     """
 
     broker: Broker
-    path: str
+    path: str | None
     topic: str
     to: str
     from_ms: int | None = None
@@ -46,9 +49,11 @@ class ReplayOptions:
     properties: Mapping[str, str] = field(default_factory=dict)
     event_from_ms: int | None = None
     event_until_ms: int | None = None
+    tables: Tables | None = None
 
     def check(self) -> None:
         """Raise :class:`OptionError` for values that are not valid, by themselves or together."""
+        check_archive(self.path, self.tables, "--path")
         if self.rate is not None and not self.rate > 0:
             raise OptionError(f"--rate: {self.rate} messages a second is no rate above zero")
         if self.speed is not None and not 0 < self.speed < math.inf:
@@ -69,7 +74,7 @@ class ReplayOptions:
             "--event-until": self.event_until_ms,
         }
         return {
-            "--path": (self.path.rstrip("/") or "/",),
+            **self._given_archive(),
             "--topic": (source,),
             "--to": (target,),
             "--order": (self.order,),
@@ -78,6 +83,21 @@ class ReplayOptions:
             **{name: () if moment is None else (write_moment(moment),) for name, moment in moments.items()},
         }
 
+    def _given_archive(self) -> Given:
+        if self.tables is None:
+            assert self.path is not None
+            return {"--path": (self.path.rstrip("/") or "/",)}
+        return {
+            "--catalog": (self.tables.catalog,),
+            "--table-namespace": (self.tables.namespace,),
+            "--upsert": ("",) if self.tables.last_values else (),
+        }
+
+    @property
+    def archive(self) -> str:
+        """The archive's name in messages."""
+        return str(self.path) if self.tables is None else self.tables.name
+
     @property
     def has_event_range(self) -> bool:
         """Whether only messages of a range of event times are sent."""
@@ -85,15 +105,19 @@ class ReplayOptions:
 
     @property
     def selection(self) -> str:
-        """The keys, properties and event times asked for, the same text for the same ones; empty if there are none.
+        """The messages asked for but for their publish times, the same text for the same ones; empty for all of them.
 
         Producer names follow from it, so without event times it is the text that it was before there were any.
         """
-        if not self.keys and not self.properties and not self.has_event_range:
+        last_values = self.tables is not None and self.tables.last_values
+        if not self.keys and not self.properties and not self.has_event_range and not last_values:
             return ""
         found: list[object] = [sorted(set(self.keys)), sorted(self.properties.items())]
         if self.has_event_range:
             found.append([self.event_from_ms, self.event_until_ms])
+        if last_values:
+            # All messages have some that are before those.
+            found.append("last values")
         return json.dumps(found)
 
 

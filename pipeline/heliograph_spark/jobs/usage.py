@@ -35,10 +35,11 @@ from heliograph_spark.jobs.plan.usage_statistics import (
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.options import names_of, read_options
 from heliograph_spark.plan.topics import PARTITION, is_there, topic_of
-from heliograph_spark.run.archived import archived_files, archived_topics, read_archive, topic_directory
 from heliograph_spark.run.files import Directory
 from heliograph_spark.run.session import Broker, progress, reason
 
+from .archives import open_archive
+from .archiving.options import Tables, check_archive
 from .publishing import aside, put_in_place
 from .usage_report import Report, html
 
@@ -51,6 +52,7 @@ _KEYS_SHOWN = 10
 class UsageOptions:
     """The tenants (all without any), the report's directory, and the time of a message that counts for growth.
 
+    The messages of an archive, in files at ``archive`` or in ``tables``, are counted as well; neither need be given.
     With the clock ``event`` the report's moment is the last event time: how it would have looked then.
     """
 
@@ -59,6 +61,7 @@ class UsageOptions:
     tenants: tuple[str, ...] = ()
     archive: str | None = None
     clock: Clock = "publish"
+    tables: Tables | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
     now_ms = int(now() * 1000) + 1
     connection = read_options(options.broker.source_options(topic="any"), streaming=False).connection
     wanted = find_partitions(connection, options.tenants)
-    archived = {} if options.archive is None else _archived(spark, options.archive)
+    archived = _archived(spark, options)
     directory = Directory(spark, options.to)
     directory.make()
     while True:
@@ -232,14 +235,13 @@ def _most(keys: DataFrame, topics: Sequence[TopicUsage]) -> dict[str, list[tuple
     return found
 
 
-def _archived(spark: SparkSession, path: str) -> dict[str, tuple[int, int]]:
-    """Return messages and bytes of files of each archived topic."""
-    found = {}
-    for topic in archived_topics(spark, path):
-        directory = Directory(spark, topic_directory(path, topic))
-        sizes = [directory.size(name) for name in archived_files(spark, path, topic)]
-        found[topic] = read_archive(spark, path, topic).count(), sum(sizes)
-    return found
+def _archived(spark: SparkSession, options: UsageOptions) -> dict[str, tuple[int, int]]:
+    """Return messages and bytes of files of each archived topic; none without an archive."""
+    if options.archive is None and options.tables is None:
+        return {}
+    check_archive(options.archive, options.tables, "--archive")
+    with open_archive(spark, options.archive, options.tables) as archive:
+        return {topic: archive.size(topic) for topic in archive.topics()}
 
 
 _TYPES: Mapping[Any, t.DataType] = {int: t.LongType(), float: t.DoubleType(), str: t.StringType()}

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, StructType
 
-from heliograph_spark.jobs.compact import has_value, last_messages
+from heliograph_spark.jobs.last_messages import has_value, last_messages
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.tables.catalog import refusals
 from heliograph_spark.tables.columns import in_spark

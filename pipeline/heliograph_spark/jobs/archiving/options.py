@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from heliograph_spark.plan.errors import OptionError
 from heliograph_spark.plan.options import ReadOptions, read_options
 from heliograph_spark.run.session import Broker
 
@@ -20,6 +21,21 @@ class Tables:
     properties: Mapping[str, str] = field(default_factory=dict)
     namespace: str = "archive"
     last_values: bool = False
+
+    @property
+    def name(self) -> str:
+        """The namespace with the name of its catalog."""
+        return f"{self.catalog}.{self.namespace}"
+
+
+def check_archive(path: str | None, tables: Tables | None, option: str) -> None:
+    """Raise :class:`OptionError` unless exactly one archive is named: in files, by this option, or in tables."""
+    if (path is None) == (tables is None):
+        given = "both" if path is not None else "neither"
+        raise OptionError(
+            f"{option} and --catalog: {given} given; valid: {option} for an archive in files, or --catalog for one in"
+            " tables"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,14 @@ _PROPERTIES = {
 }
 
 
+def check_owner(table: Table, topic: str, path: str, advice: str) -> None:
+    """Raise :class:`JobError`, with advice, if the table of this path is not that of the topic, by its whole name."""
+    owner = table.properties.get(TOPIC)
+    if owner != topic:
+        found = f"of the topic {owner}" if owner else f"no archive of a topic, as it has no property {TOPIC}"
+        raise JobError(f"{path}: this table is {found}; {advice}")
+
+
 class Merged(NamedTuple):
     """The rows that a commit writes, and those of whole files that it deletes."""
 
@@ -247,12 +255,7 @@ class TopicTable:
             if isinstance(error.__cause__, NoSuchTableError):
                 return None
             raise
-        owner = table.properties.get(TOPIC)
-        if owner != self._topic:
-            raise JobError(
-                f"{self.path}: this table is {f'of the topic {owner}' if owner else 'no archive of a topic'};"
-                f" archive {self._topic} into another namespace"
-            )
+        check_owner(table, self._topic, self.path, f"archive {self._topic} into another namespace")
         self._table = table
         return table
 

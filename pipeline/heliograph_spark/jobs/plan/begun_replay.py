@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from heliograph_spark.plan.errors import JobError, OptionError
 from heliograph_spark.plan.positions import Position, read_offsets, write_offsets
 
-#: The values of each option as the command takes them, by its name; none where it was not given.
+#: The values of each option as the command takes them, by its name; none where it was not given, and an empty one for
+#: an option that takes none.
 Given = Mapping[str, tuple[str, ...]]
 
 
@@ -28,21 +29,32 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a table from which messages are read: the table's UUID, and the snapshot's id."""
+
+    table: str
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
 class BegunReplay:
     """``ends`` has the end of each partition of the target before the first message was sent to it.
 
-    Errors name ``where`` this is kept.
+    ``snapshot`` is None for an archive in files. Errors name ``where`` this is kept.
     """
 
     producer: str
     options: Given
     parts: Mapping[str, Part]
     ends: Mapping[str, Position]
+    snapshot: Snapshot | None = None
 
     def to_json(self) -> str:
         parts = {name: [str(part.last), part.messages, part.checksum] for name, part in sorted(self.parts.items())}
         options = {name: list(values) for name, values in sorted(self.options.items())}
         kept = {"producer": self.producer, "options": options, "parts": parts, "ends": write_offsets(self.ends)}
+        if self.snapshot is not None:
+            kept["snapshot"] = {"table": self.snapshot.table, "id": self.snapshot.id}
         return json.dumps(kept, indent=1)
 
     @classmethod
@@ -55,7 +67,9 @@ class BegunReplay:
                 for name, (last, messages, checksum) in kept["parts"].items()
             }
             options = {str(name): tuple(map(str, values)) for name, values in kept["options"].items()}
-            return cls(str(kept["producer"]), options, parts, read_offsets(kept["ends"]))
+            read = kept.get("snapshot")
+            snapshot = None if read is None else Snapshot(str(read["table"]), int(read["id"]))
+            return cls(str(kept["producer"]), options, parts, read_offsets(kept["ends"]), snapshot)
         except (ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
             raise JobError(f"{where}: this is no state of a replay: {error}") from error
 
@@ -89,7 +103,7 @@ class BegunReplay:
 
 
 def _written(name: str, values: tuple[str, ...]) -> str:
-    return "with " + " ".join(f"{name} {value}" for value in values) if values else f"without {name}"
+    return "with " + " ".join(f"{name} {value}".rstrip() for value in values) if values else f"without {name}"
 
 
 def _counted(part: Part | None) -> str:
