@@ -315,6 +315,16 @@ def test_no_file_of_a_table_goes_whose_location_ends_with_a_slash_or_has_another
     assert below.exists()
 
 
+def test_a_field_with_the_name_of_a_directory_of_files_is_a_column_as_any_other(
+    spark: SparkSession, catalog: Catalog
+) -> None:
+    filled = Filled(spark, catalog, LastValues)
+    filled.write(rows(spark, ("a", b"k", 0)).withColumn("date", expr("'yesterday'")), 0)
+    assert filled.table().scan().to_arrow()["date"].to_pylist() == ["yesterday"]
+    filled.write(rows(spark, (None, b"k", 1)).withColumn("date", expr("'today'")), 1)
+    assert filled.table().scan().to_arrow()["date"].to_pylist() == ["today"]
+
+
 def test_last_values_are_those_of_the_topics_order_however_micro_batches_cut_it(
     spark: SparkSession, catalog: Catalog
 ) -> None:

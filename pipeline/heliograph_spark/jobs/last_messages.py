@@ -11,7 +11,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from heliograph_spark.run.archived import DATE
 from heliograph_spark.run.schemas import METADATA, VALUE
 
 from .order import number_of, place
@@ -24,8 +23,7 @@ def last_values(rows: DataFrame) -> DataFrame:
 
 def last_messages(rows: DataFrame) -> DataFrame:
     """Return the last row of each key, from rows with the columns of messages, also where it deletes its key."""
-    columns = [name for name in rows.columns if name != DATE]
-    message = f.struct(*[f.col(f"`{name}`") for name in columns])
+    message = f.struct(*[f.col(f"`{name}`") for name in rows.columns])
     keyed = rows.where("__key IS NOT NULL").select(
         "__key", "__topic", "__publishTime", message.alias("message"), place(f.col("__messageId")).alias("place")
     )
@@ -43,7 +41,7 @@ def has_value(rows: DataFrame) -> Column:
     """
     condition = f.lit(False)
     for column in rows.schema.fields:
-        if column.name not in METADATA.names and column.name != DATE:
+        if column.name not in METADATA.names:
             there, kind = f.col(f"`{column.name}`"), column.dataType
             if column.name == VALUE and isinstance(kind, StructType) and kind.names == ["key", VALUE]:
                 there = there[VALUE]
