@@ -79,7 +79,9 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     writing = write_options({"topic": target, **options.broker.source_options(pulsar_producer_producerName=name)})
     by_position = writing.producer_name is not None and checkpoint is None
     _check_order(options.order, by_position=by_position)
-    rows, snapshot = selected(spark, options, source, None if checkpoint is None else checkpoint.snapshot)
+    rows, snapshot = selected(
+        spark, options, source, None if checkpoint is None else checkpoint.snapshot, by_position=by_position
+    )
     schema, columns = _written_as(writing.connection, source, target, rows.schema)
     rows = rows.to(t.StructType([*columns.fields, *(each for each in rows.schema if each.name in METADATA.names)]))
     _check_target(writing, target, "--producer-name" if checkpoint is None else "--checkpoint")

@@ -6,6 +6,7 @@ on where another one stopped.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +19,7 @@ from heliograph_spark.run.archived import DATE, archived_topics, read_archive
 from heliograph_spark.run.retention import removed_days
 from heliograph_spark.run.session import progress
 
+from .replay_cut import check_cut
 from .replay_options import ReplayOptions
 
 
@@ -28,13 +30,24 @@ class Selected(NamedTuple):
     snapshot: Snapshot | None = None
 
 
-def selected(spark: SparkSession, options: ReplayOptions, source: str, begun: Snapshot | None = None) -> Selected:
+def selected(
+    spark: SparkSession,
+    options: ReplayOptions,
+    source: str,
+    begun: Snapshot | None = None,
+    *,
+    by_position: bool = False,
+) -> Selected:
     """Return the archived messages of a topic, by its whole name, that the options select.
 
     ``begun`` is the snapshot to read them from, else it is the newest one. Reports days of the range that the archive's
-    retention removed. Raises :class:`JobError` if the topic is not archived, if the snapshot is gone, or if ``--from``
-    names such a day.
+    retention removed. Raises :class:`JobError` if the topic is not archived, if the snapshot is gone, if ``--from``
+    names such a day, or if sequence ids go ``by_position`` and the range cannot be continued later.
     """
+    if by_position and options.until_ms is not None:
+        later = selected(spark, replace(options, until_ms=None), source, begun)
+        check_cut(later.rows, options.until_ms)
+        return Selected(_within(later.rows, "__publishTime", None, options.until_ms), later.snapshot)
     if options.tables is None:
         found = Selected(_in_files(spark, options, source))
     else:

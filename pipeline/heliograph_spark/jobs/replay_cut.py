@@ -1,0 +1,67 @@
+"""The end of a replay with sequence ids that follow from positions: it leaves out no message before one that it sends.
+
+A later run under the same producer name could not send such a message: its sequence id would be below the last one, so
+the broker would drop it as one that is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from heliograph_spark.plan.errors import JobError
+from heliograph_spark.plan.positions import Position
+from heliograph_spark.plan.timestamps import write_moment
+
+from .replay_task import epoch_of
+
+_PLACED = t.StructType(
+    [
+        t.StructField("topic", t.StringType()),
+        t.StructField("epoch", t.LongType()),
+        t.StructField("ledger", t.LongType()),
+        t.StructField("entry", t.LongType()),
+        t.StructField("batch", t.IntegerType()),
+        t.StructField("left_out", t.BooleanType()),
+    ]
+)
+
+
+def check_cut(rows: DataFrame, until_ms: int) -> None:
+    """Raise :class:`JobError` if a message from ``until_ms`` on (ms since 1970) lies before one that is sent."""
+    left_out = (f.col("__publishTime") >= f.timestamp_millis(f.lit(until_ms))).alias("left_out")
+    placed = rows.select("__topic", "__messageId", left_out).mapInArrow(_placed, _PLACED)
+    position = f.struct("ledger", "entry", "batch")
+    ends = placed.groupBy("topic", "epoch").agg(
+        f.min(f.when(f.col("left_out"), position)).alias("first_left_out"),
+        f.max(f.when(~f.col("left_out"), position)).alias("last_sent"),
+    )
+    found = ends.where("first_left_out < last_sent").orderBy("topic", "epoch").first()
+    if found is None:
+        return
+    raise JobError(
+        f"message {Position(*found['first_left_out'])} of {found['topic']} was not published before --until"
+        f" {write_moment(until_ms)}, but a later one, {Position(*found['last_sent'])}, was, by its producer's clock."
+        " Once that one is sent, no later run with --producer-name can send the first. Give no --until or another one,"
+        " or --checkpoint instead of --producer-name"
+    )
+
+
+def _placed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        places = [Position.of_id(message_id) for message_id in batch.column("__messageId").to_pylist()]
+        yield pa.RecordBatch.from_arrays(
+            [
+                batch.column("__topic"),
+                pa.array([epoch_of(at.ledger) for at in places], pa.int64()),
+                pa.array([at.ledger for at in places], pa.int64()),
+                pa.array([at.entry for at in places], pa.int64()),
+                pa.array([at.batch for at in places], pa.int32()),
+                batch.column("left_out"),
+            ],
+            _PLACED.names,
+        )
