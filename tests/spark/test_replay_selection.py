@@ -8,17 +8,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from heliograph_spark.jobs.replay_options import ReplayOptions
+from heliograph_spark.jobs.replay_rows import encoded
 from heliograph_spark.jobs.replay_selection import selected
 from heliograph_spark.plan.errors import OptionError
 from heliograph_spark.run.archived import keep_columns, topic_directory
 from heliograph_spark.run.schemas import METADATA
 from heliograph_spark.run.session import Broker
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, StringType, StructType
 
 TOPIC = "persistent://public/default/t"
 NAMES = ("__publishTime", "__eventTime")
@@ -117,3 +119,13 @@ def test_the_name_of_a_selection_without_event_times_is_what_it_was() -> None:
     ranges = [{"event_from_ms": 1}, {"event_until_ms": 1}, {"event_from_ms": 1, "event_until_ms": 2}]
     assert len({"", *(options(Path("p"), **each).selection for each in ranges)}) == 4
     assert len({options(Path("p"), **chosen, **each).selection for each in ({}, *ranges)}) == 4
+
+
+def test_a_field_keeps_its_value_whatever_it_is_called(spark: SparkSession) -> None:
+    fields = StructType().add("__number", IntegerType()).add("__bucket", StringType())
+    message_id = pulsar.MessageId(-1, 7, 2, -1).serialize()
+    columns = StructType([*fields, *(METADATA[name] for name in ("__topic", "__messageId", "__publishTime"))])
+    rows = spark.createDataFrame([(77, "b", TOPIC, message_id, moment(0))], columns)
+    (message,) = encoded(rows, fields, None, 1, 1, by_position=False).collect()
+    # Avro: each field is there (2), the number doubled, the text after its length, doubled.
+    assert message.value == b"\x02\x9a\x01" + b"\x02\x02b"

@@ -128,7 +128,7 @@ def test_a_message_id_beyond_what_a_sequence_id_holds_is_refused(place: tuple[in
 def test_a_message_without_a_sequence_id_is_refused_before_anything_is_sent() -> None:
     encoder = Encoder(StructType().add("value", "string"), topic_given=True)
     beyond = pulsar.MessageId(-1, 7, 1 << 20, -1).serialize()
-    row = {"value": "x", "__messageId": beyond, "__topic": "t", "__publishTime": 0, "__number": 0}
+    row = {"value": "x", "__messageId": beyond, "__topic": "t", "__publishTime": 0, "original number": 0}
     rows = pa.RecordBatch.from_pylist([row])
     assert encoded_rows(rows, encoder, 1, 1, numbered=False).column("entry").to_pylist() == [1 << 20]
     with pytest.raises(PulsarSourceError, match="message 7:1048576:-1 cannot have a sequence id"):
@@ -139,7 +139,7 @@ def test_a_message_that_was_replayed_before_names_its_last_original_only() -> No
     columns = StructType().add("value", "string").add("__messageProperties", MapType(StringType(), StringType()))
     given = {"own": "1", "replay.topic": "first", "replay.messageId": "1:1", "replay.publishTime": "5"}
     at = pulsar.MessageId(-1, 7, 2, -1).serialize()
-    named = {"__messageId": at, "__topic": "t", "__publishTime": 9, "__number": 0}
+    named = {"__messageId": at, "__topic": "t", "__publishTime": 9, "original number": 0}
     found = rows(columns, ("x", given))
     for name, content in named.items():
         found = found.append_column(name, pa.array([content]))

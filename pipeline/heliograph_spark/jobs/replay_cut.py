@@ -1,7 +1,7 @@
 """The end of a replay with sequence ids that follow from positions: it leaves out no message before one that it sends.
 
-A later run under the same producer name could not send such a message: its sequence id would be below the last one, so
-the broker would drop it as one that is stored.
+A later run under the same producer name would send such a message with a sequence id below one that it sent before, and
+a broker drops it as stored if both go to one partition. Whether they do is not asked.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _PLACED = t.StructType(
 
 def check_cut(rows: DataFrame, until_ms: int) -> None:
     """Raise :class:`JobError` if a message from ``until_ms`` on (ms since 1970) lies before one that is sent."""
-    left_out = (f.col("__publishTime") >= f.timestamp_millis(f.lit(until_ms))).alias("left_out")
-    placed = rows.select("__topic", "__messageId", left_out).mapInArrow(_placed, _PLACED)
+    # A message without a publish time is in no range that has an end.
+    left_out = f.coalesce(f.col("__publishTime") >= f.timestamp_millis(f.lit(until_ms)), f.lit(True))
+    placed = rows.select("__topic", "__messageId", left_out.alias("left_out")).mapInArrow(_placed, _PLACED)
     position = f.struct("ledger", "entry", "batch")
     ends = placed.groupBy("topic", "epoch").agg(
         f.min(f.when(f.col("left_out"), position)).alias("first_left_out"),
@@ -46,8 +47,8 @@ def check_cut(rows: DataFrame, until_ms: int) -> None:
     raise JobError(
         f"message {Position(*found['first_left_out'])} of {found['topic']} was not published before --until"
         f" {write_moment(until_ms)}, but a later one, {Position(*found['last_sent'])}, was, by its producer's clock."
-        " Once that one is sent, no later run with --producer-name can send the first. Give no --until or another one,"
-        " or --checkpoint instead of --producer-name"
+        " Once that one is sent, a later run with --producer-name would lose the first where both go to one partition."
+        " Give no --until or another one, or --checkpoint instead of --producer-name"
     )
 
 

@@ -31,8 +31,8 @@ TOPIC = "replay.topic"
 _IDENTIFYING = frozenset({PUBLISHED, MESSAGE_ID, TOPIC})
 
 Order = Literal["publish", "event"]
-#: A column of the rows that no archive has: the number of the original partition.
-_NUMBER = "__number"
+#: A column of the rows with the number of the original partition: no field of a schema has a name with a blank.
+_NUMBER = "original number"
 #: What a message keeps, if the archive has it.
 _KEPT = ("__key", "__orderingKey", "__eventTime", "__messageProperties")
 #: Columns that order the messages of an original partition.

@@ -44,23 +44,26 @@ def selected(
     retention removed. Raises :class:`JobError` if the topic is not archived, if the snapshot is gone, if ``--from``
     names such a day, or if sequence ids go ``by_position`` and the range cannot be continued later.
     """
-    if by_position and options.until_ms is not None:
-        later = selected(spark, replace(options, until_ms=None), source, begun)
-        check_cut(later.rows, options.until_ms)
-        return Selected(_within(later.rows, "__publishTime", None, options.until_ms), later.snapshot)
+    # What an end leaves out has to be read, too, where a later run may begin there.
+    until_ms = options.until_ms
+    read = replace(options, until_ms=None) if by_position else options
     if options.tables is None:
-        found = Selected(_in_files(spark, options, source))
+        found = Selected(_in_files(spark, read, source))
+        _name_removed(removed_days(spark, options.archive, source), options, source)
     else:
         # It needs the packages of the extra `iceberg`, which other archives do without.
         from .replay_tables import in_tables
 
-        found = Selected(*in_tables(spark, options, options.tables, source, begun))
-    rows = _within(found.rows, "__publishTime", options.from_ms, options.until_ms)
+        found = Selected(*in_tables(spark, read, options.tables, source, begun))
+    rows = _within(found.rows, "__publishTime", read.from_ms, read.until_ms)
     rows = _within(rows, "__eventTime", options.event_from_ms, options.event_until_ms)
     if options.keys:
         rows = rows.where(f.col("__key").isin([f.lit(key.encode()) for key in options.keys]))
     for name, value in options.properties.items():
         rows = rows.where(f.try_element_at("__messageProperties", f.lit(name)) == value)
+    if by_position and until_ms is not None:
+        check_cut(rows, until_ms)
+        rows = _within(rows, "__publishTime", None, until_ms)
     return Selected(rows, found.snapshot)
 
 
@@ -70,7 +73,6 @@ def _in_files(spark: SparkSession, options: ReplayOptions, source: str) -> DataF
     if source not in topics:
         raise JobError(f"{path}: {source} is not archived there; there are {', '.join(topics[:5])}")
     rows = read_archive(spark, path, source)
-    _name_removed(removed_days(spark, path, source), options, source)
     # The directory's day first: Spark leaves the other days' files alone.
     if options.from_ms is not None:
         rows = rows.where(f.col(DATE) >= f.lit(write_moment(options.from_ms)[:10]).cast("date"))
