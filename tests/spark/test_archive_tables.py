@@ -329,7 +329,7 @@ def command(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProce
     [
         (("--format", "iceberg"), "--format iceberg needs a catalog, and parquet has none"),
         (("--catalog", "lake", "--path", "a"), "--format iceberg needs a catalog, and parquet has none"),
-        (("--format", "iceberg", "--catalog", "lake", "--catalog-property", "type"), "'type' is not KEY=VALUE"),
+        (("--format", "iceberg", "--catalog", "lake", "--catalog-property", "type"), "a value is not KEY=VALUE"),
     ],
 )
 def test_options_of_tables_that_do_not_fit_are_wrong_usage(

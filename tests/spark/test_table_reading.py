@@ -250,6 +250,11 @@ def test_a_table_is_read_only_if_it_is_the_topics_archive(
             change.rename_column("__messageId", "id")
         with pytest.raises(SchemaError, match=r"^t: it has no column __messageId; valid: the columns that archive has"):
             messages_of(other, "t")
+    catalog.drop_table("archive.public_default_orders")
+    fields = t.StructType([*USUAL, t.StructField("__bucket", t.StringType())])
+    named = catalog.create_table("archive.public_default_orders", arrow_schema(fields), properties=owner)
+    # Only a table of last values has a column of this name that is the archive's own.
+    assert "__bucket" in messages_of(named, "t").selected_fields
     last = replace(tables, last_values=True)
     refusal = "no table of last values of a topic is there; without --upsert the table of all"
     with open_tables(spark, last) as archive, pytest.raises(JobError, match=refusal):

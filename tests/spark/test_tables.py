@@ -24,6 +24,7 @@ from heliograph_spark.run.places import Place
 from heliograph_spark.run.schemas import METADATA
 from heliograph_spark.run.spark_versions import arrow_schema
 from heliograph_spark.tables.adding import add_files
+from heliograph_spark.tables.catalog import open_catalog
 from heliograph_spark.tables.merging import merge_day, mergeable_days
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -255,6 +256,31 @@ def test_rows_that_another_engine_has_deleted_do_not_come_back(
     assert last.values() == []
     # Its rows are not held any longer.
     assert spark.sparkContext._jsc.getPersistentRDDs().size() == held
+
+
+def test_files_that_a_renamed_column_keeps_from_being_read_by_names_are_not_merged(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path
+) -> None:
+    filled, last = Filled(spark, catalog), Filled(spark, catalog, LastValues)
+    for each in (filled, last):
+        for number, value in enumerate(("a", "b")):
+            each.write(rows(spark, (value, f"k{number}".encode(), number)), number)
+        with each.table().update_schema() as change:
+            change.rename_column("value", "content")
+    refusal = "another engine has renamed or replaced column 'content'"
+    done = maintain(spark, MaintainOptions(lake(tmp_path), (TOPIC,)))
+    assert done.error is not None
+    assert refusal in done.error
+    with pytest.raises(SchemaError, match=refusal):
+        last.write(rows(spark, ("c", b"k0", 3)), 2)
+    assert sorted(filled.table().scan().to_arrow()["content"].to_pylist()) == ["a", "b"]
+    # The archive's next run has this column again.
+    assert last.values() == ["a", "b"]
+
+
+def test_a_secret_with_a_line_break_is_refused_without_it() -> None:
+    with pytest.raises(JobError, match=r"^catalog lake: property 'token' has a line break; valid: one line$"):
+        open_catalog("lake", {"type": "rest", "uri": "http://127.0.0.1:1", "token": "a\nb"})
 
 
 def test_a_day_is_merged_while_others_get_messages_and_left_if_it_gets_some_itself(

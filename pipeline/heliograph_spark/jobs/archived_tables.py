@@ -19,7 +19,7 @@ from .archived import Archived, made_of
 from .archiving.iceberg import identifier_of
 from .archiving.last_values import LastValues
 from .archiving.options import Tables
-from .archiving.topic_table import TIME, TOPIC, check_owner
+from .archiving.topic_table import TIME, TOPIC, TopicTable, check_owner
 
 #: Columns without which a table has no messages.
 _NEEDED = ("__key", "__topic", "__messageId", TIME)
@@ -69,7 +69,7 @@ class TableArchive:
     def read(self, topic: str) -> Archived:
         table = self.table(topic)
         path = self.path(topic)
-        scan = messages_of(table, path)
+        scan = messages_of(table, path, own=self._own)
         files = [text for each in planned_files(scan, path) for text in (each.path, *each.deletes)]
         return Archived(read_scan(self._spark, scan, path), made_of(sorted(files)))
 
@@ -101,7 +101,7 @@ class TableArchive:
     def rows(self, table: Table, topic: str, condition: BooleanExpression, snapshot: int | None) -> DataFrame:
         """Return the messages of a snapshot, without the files and row groups that a condition on columns excludes."""
         path = self.path(topic)
-        return read_scan(self._spark, messages_of(table, path, condition, snapshot), path)
+        return read_scan(self._spark, messages_of(table, path, condition, snapshot, own=self._own), path)
 
     def _not_there(self, topic: str) -> str:
         found, _ = archive_tables(self._catalog, self._tables)
@@ -112,6 +112,10 @@ class TableArchive:
 
     def _of_kind(self, found: list[tuple[str, tuple[str, ...]]]) -> list[str]:
         return sorted(topic for topic, identifier in found if identifier == identifier_of(self._tables, topic))
+
+    @property
+    def _own(self) -> tuple[str, ...]:
+        return LastValues.own_columns if self._tables.last_values else TopicTable.own_columns
 
     @property
     def _kind(self) -> str:
@@ -125,9 +129,14 @@ class TableArchive:
 
 
 def messages_of(
-    table: Table, path: str, condition: BooleanExpression | None = None, snapshot: int | None = None
+    table: Table,
+    path: str,
+    condition: BooleanExpression | None = None,
+    snapshot: int | None = None,
+    *,
+    own: tuple[str, ...] = TopicTable.own_columns,
 ) -> DataScan:
-    """Return the scan of a snapshot's messages, the newest one's by default, without columns of the archive's own.
+    """Return the scan of a snapshot's messages, the newest one's by default, without ``own`` columns of the archive.
 
     Raises :class:`SchemaError`, naming the table's ``path``, if the snapshot has not a message's columns.
     """
@@ -136,7 +145,7 @@ def messages_of(
         names = [each.name for each in scan.projection().fields]
     if missing := [each for each in _NEEDED if each not in names]:
         raise SchemaError(f"{path}: it has no column {missing[0]}; valid: the columns that archive has made")
-    return scan.select(*(each for each in names if each not in LastValues.own_columns))
+    return scan.select(*(each for each in names if each not in own))
 
 
 @contextmanager

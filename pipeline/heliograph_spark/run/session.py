@@ -90,7 +90,8 @@ def pairs(option: str, given: Iterable[str] | None) -> dict[str, str]:
     for each in given or ():
         key, equals, value = each.partition("=")
         if not equals or not key:
-            raise typer.BadParameter(f"{each!r} is not KEY=VALUE", param_hint=f"'{option}'")
+            # The text may be a secret.
+            raise typer.BadParameter("a value is not KEY=VALUE", param_hint=f"'{option}'")
         found[key] = value
     return found
 

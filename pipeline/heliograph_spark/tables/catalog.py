@@ -51,5 +51,9 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
     Raises :class:`JobError` if they are not those of a catalog, or if it does not answer.
     """
+    for key, value in properties.items():
+        # The error of an HTTP header shows all of it, which may be a secret.
+        if "\n" in value or "\r" in value:
+            raise JobError(f"catalog {name}: property {key!r} has a line break; valid: one line")
     with refusals(f"catalog {name}"):
         return load_catalog(name, **properties)

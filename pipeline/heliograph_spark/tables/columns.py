@@ -6,11 +6,15 @@ bits. It lets ``int`` become ``long`` and ``float`` become ``double``, and no ot
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_name_by_id
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_schema
+
+from heliograph_spark.plan.errors import SchemaError
 
 
 def storable(columns: t.StructType) -> t.StructType:
@@ -33,6 +37,22 @@ def _storable(kind: t.DataType) -> t.DataType:
 def in_spark(schema: Schema) -> t.StructType:
     """Return the columns of a table."""
     return storable(from_arrow_schema(_with_short_lists(schema_to_pyarrow(schema, include_field_ids=False))))
+
+
+def check_names(schemas: Iterable[Schema], what: str) -> None:
+    """Raise :class:`SchemaError` unless each column had one name in all schemas of a table, and each name one column.
+
+    Otherwise files that were written with an older schema cannot be read by the names of the newest one.
+    """
+    names: dict[int, str] = {}
+    ids: dict[str, int] = {}
+    for schema in schemas:
+        for column, name in index_name_by_id(schema).items():
+            if names.setdefault(column, name) != name or ids.setdefault(name, column) != column:
+                raise SchemaError(
+                    f"{what}: another engine has renamed or replaced column {name!r}, and files are merged by names"
+                    " here: have that engine rewrite the table's files"
+                )
 
 
 def _with_short_lists(schema: pa.Schema) -> pa.Schema:

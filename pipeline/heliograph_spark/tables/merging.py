@@ -17,7 +17,7 @@ from heliograph_spark.run.files import COMPRESSED, Directory
 
 from .adding import add_files
 from .catalog import refusals
-from .columns import in_spark
+from .columns import check_names, in_spark
 from .locations import of_hadoop
 
 _EPOCH = date(1970, 1, 1)
@@ -29,9 +29,11 @@ def merge_day(
     """Replace the data files of a day of a column by as few as their bytes need, and return their number.
 
     Returns None, and changes nothing, if the day has other files when they are written. Raises :class:`JobError` if
-    another commit was first, or if the rows would not be as many as before; the table is as it was then.
+    another commit was first, or if the rows would not be as many as before, and :class:`SchemaError` for a column that
+    was renamed; the table is as it was then.
     """
     name = ".".join(table.name())
+    check_names(table.schemas().values(), name)
     count = files_needed(files, file_bytes)
     data = Directory(spark, f"{of_hadoop(table.location())}/data")
     place = f"merged-{uuid.uuid4().hex}"

@@ -20,7 +20,7 @@ from pyspark.sql.types import IntegerType, StructType
 from heliograph_spark.jobs.last_messages import has_value, last_messages
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.tables.catalog import refusals
-from heliograph_spark.tables.columns import in_spark
+from heliograph_spark.tables.columns import check_names, in_spark
 from heliograph_spark.tables.locations import of_hadoop
 
 from .topic_table import Merged, TopicTable
@@ -52,6 +52,7 @@ class LastValues(TopicTable):
             there = self._files_of(table, {int(row[BUCKET]) for row in new.select(BUCKET).distinct().collect()})
             last = new
             if there:
+                check_names(table.schemas().values(), self.path)
                 read = rows.sparkSession.read.schema(in_spark(table.schema()))
                 last = last_messages(read.parquet(*map(of_hadoop, there)).select(*new.columns).union(new))
             last = last.where(has_value(rows.drop(BUCKET))).repartition(BUCKET)
