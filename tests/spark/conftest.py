@@ -91,3 +91,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     heliograph_spark.register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def tenant(broker: BrokerProcess) -> Iterator[str]:
+    """A tenant of one's own with a namespace ``n`` that keeps everything."""
+    name = fresh_name("usage")
+    rest(broker, "PUT", f"tenants/{name}", {"allowedClusters": ["standalone"], "adminRoles": []})
+    rest(broker, "PUT", f"namespaces/{name}/n")
+    forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    rest(broker, "POST", f"namespaces/{name}/n/retention", forever)
+    yield name
+    rest(broker, "DELETE", f"namespaces/{name}/n?force=true")
+    rest(broker, "DELETE", f"tenants/{name}")

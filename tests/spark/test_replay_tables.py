@@ -314,19 +314,19 @@ def test_a_replay_of_last_values_sends_the_last_message_of_each_key(
 
 
 def test_last_values_and_reports_are_made_of_tables_as_of_files(
-    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
 ) -> None:
     tables, to = lake(tmp_path), tmp_path / "tables"
+    topic = f"persistent://{tenant}/n/t"
     producer = client.create_producer(topic)
     for number in range(40):
         producer.send(b"%d" % number, partition_key=f"k{number % 8}")
     producer.send(None, partition_key="k0")
     archive_all(spark, broker, tables, topic, tmp_path / "state")
-    name = f"persistent://public/default/{topic}"
     made = CompactOptions(None, str(to), archive_tables=tables)
     first = compact(spark, made)
     assert (first.rows, first.topics, first.unchanged, first.error) == (7, 1, 0, None)
-    last = read_table(spark, str(to), name).select("__key", "value").collect()
+    last = read_table(spark, str(to), topic).select("__key", "value").collect()
     assert {bytes(row["__key"]): int(row["value"]) for row in last} == {
         b"k%d" % (number % 8): number for number in range(33, 40)
     }
@@ -336,11 +336,11 @@ def test_last_values_and_reports_are_made_of_tables_as_of_files(
     assert compact(spark, made).rows == 8
 
     report = tmp_path / "report"
-    usage(spark, UsageOptions(reached(broker), str(report), ("public",), tables=tables))
+    usage(spark, UsageOptions(reached(broker), str(report), (tenant,), tables=tables))
     topics = {row.topic: row for row in spark.read.parquet(str(report / "parquet" / "topics")).collect()}
     files = [task.file for task in loaded(tmp_path).scan().plan_files()]
-    assert topics[name].archived_messages == 42
-    assert topics[name].archived_bytes == sum(file.file_size_in_bytes for file in files)
+    assert topics[topic].archived_messages == 42
+    assert topics[topic].archived_bytes == sum(file.file_size_in_bytes for file in files)
 
     with pytest.raises(OptionError, match="archive --upsert keeps the last values itself; valid: the tables of all"):
         compact(spark, replace(made, archive_tables=replace(tables, last_values=True)))
@@ -355,7 +355,7 @@ def test_last_values_and_reports_are_made_of_tables_as_of_files(
     with pytest.raises(
         OptionError, match=r"^--archive and --catalog: both given; valid: --archive for an archive in files"
     ):
-        usage(spark, UsageOptions(reached(broker), str(report), ("public",), archive=str(tmp_path), tables=tables))
+        usage(spark, UsageOptions(reached(broker), str(report), (tenant,), archive=str(tmp_path), tables=tables))
 
 
 def test_options_of_tables_without_a_catalog_are_refused_by_name() -> None:

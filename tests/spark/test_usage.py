@@ -9,7 +9,6 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +22,12 @@ from heliograph_spark.run.session import Broker, reason
 from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.clients import DEADLINE_MS, fresh_name, ignore_receipt, publish, rest
+from tests.support.clients import DEADLINE_MS, ignore_receipt, publish, rest
 from tests.support.polling import eventually
 
 from .test_replay import archive, documented, program
 
 QUOTA = 1 << 20
-
-
-@pytest.fixture
-def tenant(broker: BrokerProcess) -> Iterator[str]:
-    """A tenant of one's own with a namespace ``n`` that keeps everything."""
-    name = fresh_name("usage")
-    rest(broker, "PUT", f"tenants/{name}", {"allowedClusters": ["standalone"], "adminRoles": []})
-    rest(broker, "PUT", f"namespaces/{name}/n")
-    forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-    rest(broker, "POST", f"namespaces/{name}/n/retention", forever)
-    yield name
-    rest(broker, "DELETE", f"namespaces/{name}/n?force=true")
-    rest(broker, "DELETE", f"tenants/{name}")
 
 
 def skewed(count: int) -> list[tuple[str | None, bytes]]:
@@ -159,6 +145,22 @@ def test_a_comma_in_a_name_is_part_of_it(
     usage(spark, UsageOptions(Broker(broker.service_url, broker.http_url), str(tmp_path / "report"), (tenant,)))
     found = {row["topic"]: row["messages"] for row in table(spark, tmp_path / "report", "topics")}
     assert found == sent
+
+
+def test_keys_that_are_no_text_are_counted_as_their_base64(
+    spark: SparkSession, broker: BrokerProcess, tenant: str, tmp_path: Path
+) -> None:
+    topic = f"persistent://{tenant}/n/keys"
+    rest(broker, "PUT", f"persistent/{tenant}/n/keys")
+    rows = spark.createDataFrame(
+        [(b"1", b"\xff\x00"), (b"2", b"text"), (b"3", b"\xff\x01"), (b"4", b"\xff\x00"), (b"5", None)],
+        "value binary, __key binary",
+    )
+    urls = {"service.url": broker.service_url, "admin.url": broker.http_url}
+    rows.write.format("pulsar").options(**urls, topic=topic).mode("append").save()
+    usage(spark, UsageOptions(Broker(broker.service_url, broker.http_url), str(tmp_path / "report"), (tenant,)))
+    found = {row["key"]: row["messages"] for row in table(spark, tmp_path / "report", "keys")}
+    assert found == {"/wA=": 2, "text": 1, "/wE=": 1}
 
 
 def test_the_last_message_before_a_report_counts_even_in_the_same_millisecond(

@@ -183,7 +183,8 @@ def _messages(spark: SparkSession, options: UsageOptions, stats: Sequence[Partit
     return source.select(
         f.regexp_replace("__topic", PARTITION.pattern, "").alias("topic"),
         f.col("__topic").alias("partition"),
-        f.decode("__key", "UTF-8").alias("key"),
+        # A key that is no text is base64, as for clients that know only texts.
+        f.coalesce(f.try_validate_utf8(f.col("__key").cast("string")), f.base64("__key")).alias("key"),
         f.coalesce(f.length("value"), f.lit(0)).cast("bigint").alias("bytes"),
         at.alias("at"),
     )
