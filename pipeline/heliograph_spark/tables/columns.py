@@ -16,6 +16,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from heliograph_spark.plan.errors import SchemaError
 
+#: What helps where another engine has changed a table in a way that is not read here.
+REWRITE = "have that engine rewrite the table's files"
+
 
 def storable(columns: t.StructType) -> t.StructType:
     """Return the columns with types that Iceberg has: bytes and shorts become integers, also inside others."""
@@ -51,7 +54,7 @@ def check_names(schemas: Iterable[Schema], what: str) -> None:
             if names.setdefault(column, name) != name or ids.setdefault(name, column) != column:
                 raise SchemaError(
                     f"{what}: another engine has renamed or replaced column {name!r}, and files are merged by names"
-                    " here: have that engine rewrite the table's files"
+                    f" here: {REWRITE}"
                 )
 
 

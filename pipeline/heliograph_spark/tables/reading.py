@@ -30,7 +30,7 @@ from heliograph_spark.plan.errors import JobError
 from heliograph_spark.run.spark_versions import arrow_schema
 
 from .catalog import refusals
-from .columns import in_spark
+from .columns import REWRITE, in_spark
 from .projection import names_of, projected
 
 #: The newest version of Iceberg's format whose tables are read: later ones have defaults, and deletes in other files.
@@ -40,7 +40,6 @@ _TASK_BYTES = 128 << 20
 _OPENING_BYTES = 4 << 20
 #: As many rows as Spark has in a batch.
 _BATCH_ROWS = 10_000
-_REWRITE = "have that engine rewrite the table's files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +72,12 @@ def planned_files(scan: DataScan, name: str) -> list[DataFile]:
                 raise
             raise JobError(
                 f"{name}: another engine has deleted rows by their values (equality deletes), with which it is not read"
-                f" here: {_REWRITE}"
+                f" here: {REWRITE}"
             ) from error
     for task in tasks:
         for each in (task.file, *task.delete_files):
             if each.file_format != FileFormat.PARQUET:
-                raise JobError(f"{name}: {each.file_path} is {each.file_format.value}; valid: Parquet: {_REWRITE}")
+                raise JobError(f"{name}: {each.file_path} is {each.file_format.value}; valid: Parquet: {REWRITE}")
     return [
         DataFile(
             task.file.file_path,

@@ -20,7 +20,7 @@ from pyspark.sql.types import IntegerType, StructType
 from heliograph_spark.jobs.last_messages import has_value, last_messages
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.tables.catalog import refusals
-from heliograph_spark.tables.columns import check_names, in_spark
+from heliograph_spark.tables.columns import REWRITE, check_names, in_spark
 from heliograph_spark.tables.locations import of_hadoop
 
 from .topic_table import Merged, TopicTable
@@ -68,7 +68,7 @@ class LastValues(TopicTable):
             if task.delete_files:
                 raise JobError(
                     f"{self.path}: another engine has deleted rows of {task.file.file_path} by a file of deletes, with"
-                    " which it is not read here: have that engine rewrite the table's files"
+                    f" which it is not read here: {REWRITE}"
                 )
         return {task.file.file_path: int(task.file.partition[0]) for task in tasks}
 
