@@ -1,0 +1,1 @@
+"""Authentication: from what a client shows to its identity."""

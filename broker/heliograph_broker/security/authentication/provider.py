@@ -1,0 +1,36 @@
+"""The interface of one way to authenticate."""
+
+from __future__ import annotations
+
+import msgspec
+
+from heliograph_broker.security.identity import Identity
+
+
+class Unauthenticated(Exception):
+    """The credentials do not show who the client is.
+
+    ``str(error)`` goes to the client: what a person can do about it, and nothing that a stranger could learn from.
+    ``detail`` is for the broker's log; it holds no secret either.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.detail = detail or reason
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """What a client shows: the data of its method, and its verified certificate (DER), if it has sent one."""
+
+    data: bytes = b""
+    certificate: bytes = b""
+
+
+class Provider:
+    """One way to authenticate, by the name that Pulsar's clients have for it (``auth_method_name``)."""
+
+    method: str
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """Return who the credentials belong to. Raises :class:`Unauthenticated`."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Authorization: what an identity may do, and the rule that decided."""

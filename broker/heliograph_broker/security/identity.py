@@ -1,0 +1,18 @@
+"""Who a client is, once it has shown it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """A role, how it was shown, and until when that holds.
+
+    ``expires_at_ms`` is wall-clock ms, None for credentials without an end. ``via`` is the role of the proxy that
+    speaks for ``role``; empty for a client that speaks for itself.
+    """
+
+    role: str
+    method: str
+    expires_at_ms: int | None = None
+    via: str = ""

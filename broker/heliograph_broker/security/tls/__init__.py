@@ -1,0 +1,1 @@
+"""TLS of the broker's ports: certificates and keys from files, read again when these change."""
