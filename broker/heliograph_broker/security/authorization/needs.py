@@ -1,27 +1,31 @@
-"""What a command or a route needs of its client, and on what."""
+"""Needs of a command or a route, the objects of these needs, and decisions about them."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
+from heliograph_api.values.names import TopicName
 
 
 class Need(StrEnum):
-    """What an identity must be allowed to do. A command or route without one is for superusers only."""
+    """The right an identity must have. A command or route without one is for superusers only."""
 
     NOTHING = "nothing"
     """Anybody may, without authentication: probes of a Kubernetes."""
     IDENTITY = "identity"
     """Every authenticated client may."""
     LOOKUP = "lookup"
-    """Whoever may produce to or consume from the topic."""
+    """Clients that may produce to or consume from the topic may."""
     PRODUCE = "produce"
     CONSUME = "consume"
     """On a topic and, where one is named, its subscription."""
     ADMIN = "admin"
-    """Administrators of the tenant, and roles with a grant of administration on the namespace or topic."""
+    """Administrators of the tenant, and roles with a grant of administration on the namespace or topic.
+
+    They may also do everything else there.
+    """
     SUPERUSER = "superuser"
 
 
@@ -33,6 +37,25 @@ class Resource(msgspec.Struct, frozen=True):
     """As ``tenant/namespace``."""
     topic: str = ""
     subscription: str = ""
+
+
+NOWHERE: Final = Resource()
+"""The cluster as a whole: of the needs, only NOTHING, IDENTITY and SUPERUSER can be met on it."""
+
+
+def on_tenant(tenant: str) -> Resource:
+    """Return the resource of a tenant."""
+    return Resource(tenant)
+
+
+def on_namespace(namespace: str) -> Resource:
+    """Return the resource of a namespace, named ``tenant/namespace``."""
+    return Resource(namespace.partition("/")[0], namespace)
+
+
+def on_topic(name: TopicName, subscription: str = "") -> Resource:
+    """Return the resource of a topic, or of one subscription of it; a partition is part of its topic."""
+    return Resource(name.tenant, name.namespace_name, str(name.base), subscription)
 
 
 class Decision(NamedTuple):

@@ -1,0 +1,108 @@
+"""The grants of a namespace: which role may do what on it, on its topics and on its subscriptions.
+
+They are Pulsar's ``auth_policies``, kept as JSON in the namespace's policies. A decision reads that value as it is
+kept; only the topics with a ``*`` at their end, which stand for all topics that begin so, are collected when it has
+changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, Final
+
+import msgspec
+from heliograph_api.policies.policies import Policies
+
+from heliograph_broker.messaging.base.records import NamespaceRecord
+
+AUTH_POLICIES: Final = "auth_policies"
+"""The name of the grants among a namespace's kept settings."""
+SUBSCRIPTION_AUTH_MODE: Final = "subscription_auth_mode"
+SUBSCRIPTION_AUTH_MODES: Final = ("None", "Prefix")
+ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
+"""Pulsar's actions; of these, only the first two have anything to allow here."""
+ADMINISTRATION: Final = "admin"
+"""The action, unknown to Pulsar, that allows everything on the namespace or topic."""
+WILDCARD: Final = "*"
+
+Actions = dict[str, list[str]]
+
+
+class AuthPolicies(msgspec.Struct):
+    """Pulsar's AuthPolicies: actions by role of the namespace and of its topics, and roles by subscription."""
+
+    namespace_auth: Actions = msgspec.field(default_factory=dict)
+    destination_auth: dict[str, Actions] = msgspec.field(default_factory=dict)
+    subscription_auth_roles: dict[str, list[str]] = msgspec.field(default_factory=dict)
+
+
+def auth_policies(policies: Policies) -> AuthPolicies:
+    """Return a copy of the grants that a namespace keeps, to change."""
+    return msgspec.convert(deepcopy((policies.kept or {}).get(AUTH_POLICIES) or {}), AuthPolicies)
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What a role may do, and where: ``on`` is for people, such as ``namespace shop/payments``."""
+
+    action: str
+    on: str
+
+
+class NamespaceGrants:
+    """The grants that one record of a namespace keeps, ready to be asked."""
+
+    __slots__ = ("_lengths", "_name", "_namespace", "_prefixes", "_subscriptions", "_topics", "kept", "prefix_mode")
+
+    def __init__(self, name: str, record: NamespaceRecord, before: NamespaceGrants | None = None) -> None:
+        """Read ``record``; ``before`` are the grants of its last version, if any, most of which may still apply."""
+        kept = record.policies.kept or {}
+        self.prefix_mode: bool = kept.get(SUBSCRIPTION_AUTH_MODE) == "Prefix"
+        #: The value these were read from; another one replaces it at every change.
+        self.kept: Any = kept.get(AUTH_POLICIES)
+        given: Mapping[str, Any] = self.kept or {}
+        self._name = name
+        self._namespace: Actions = given.get("namespace_auth") or {}
+        self._topics: dict[str, Actions] = given.get("destination_auth") or {}
+        self._subscriptions: dict[str, list[str]] = given.get("subscription_auth_roles") or {}
+        unchanged = before is not None and before.kept is self.kept
+        self._prefixes: dict[str, Actions] = before._prefixes if before and unchanged else _prefixes(self._topics)
+        #: The lengths that prefixes have: a topic's beginnings of these lengths are looked up.
+        self._lengths: list[int] = sorted({len(prefix) for prefix in self._prefixes})
+
+    def find(self, role: str, topic: str, *actions: str) -> Grant | None:
+        """Return a grant of one of ``actions`` to a role on a topic, or on the namespace if ``topic`` is empty."""
+        found = _first(actions, self._namespace.get(role))
+        if found:
+            return Grant(found, f"namespace {self._name}")
+        if not topic:
+            return None
+        roles = self._topics.get(topic)
+        if roles is not None:
+            found = _first(actions, roles.get(role))
+            if found:
+                return Grant(found, f"topic {topic}")
+        for length in self._lengths:
+            roles = self._prefixes.get(topic[:length])
+            if roles is not None:
+                found = _first(actions, roles.get(role))
+                if found:
+                    return Grant(found, f"topics {topic[:length]}{WILDCARD}")
+        return None
+
+    def roles_of(self, subscription: str) -> list[str]:
+        """Return the only roles that may consume with a subscription; empty: all that may consume."""
+        return self._subscriptions.get(subscription) or []
+
+
+def _prefixes(topics: dict[str, Actions]) -> dict[str, Actions]:
+    return {topic[:-1]: roles for topic, roles in topics.items() if topic.endswith(WILDCARD)}
+
+
+def _first(wanted: tuple[str, ...], given: list[str] | None) -> str:
+    """Return the first action wanted that is given, "" if none is."""
+    if given:
+        for action in wanted:
+            if action in given:
+                return action
+    return ""
