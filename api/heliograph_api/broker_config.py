@@ -14,6 +14,8 @@ ENVIRONMENT_PREFIX = "HELIOGRAPH_"
 
 METRICS_LEVELS = ("topic", "namespace", "broker")
 
+AUTH_METHODS = ("token", "tls", "basic", "oidc")
+
 _KIB = 1024
 _MIB = 1024 * _KIB
 _MINUTE_MS = 60_000
@@ -46,6 +48,10 @@ RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "segment_bytes": (_MIB, None),
 }
 """The minimum and maximum (``None``: none) of a setting that is a whole number."""
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (each.strip() for each in text.split(","))))
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
@@ -142,6 +148,17 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     enable_non_persistent_topics: bool = True
     """Whether clients may use, and anybody may create, non-persistent topics."""
 
+    auth: str = ""
+    """Methods by which clients authenticate, separated by commas; empty: none, and every client may do everything."""
+    token_secret_key: str = ""
+    """Files of secrets that sign tokens, separated by commas: ``path``, ``file:///path`` or ``data:;base64,TEXT``."""
+    token_public_key: str = ""
+    """Files of public keys of pairs that sign tokens, in the same form."""
+    token_audience: str = ""
+    """Audience (claim ``aud``) that tokens must have; empty: any or none."""
+    token_role_claim: str = "sub"
+    """Claim of a token that holds the client's role."""
+
     metrics_level: str = "topic"
     """Granularity of /metrics: "topic", "namespace" or "broker"."""
 
@@ -170,6 +187,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
             levels = ", ".join(METRICS_LEVELS)
             raise ValueError(f"metrics_level: '{self.metrics_level}' is out of range; valid: {levels}")
         self._check_listeners()
+        self._check_auth()
         for name in ("keep_alive_interval_s", "handshake_timeout_s", "close_timeout_s", "scrub_interval_s"):
             value = getattr(self, name)
             if not value > 0:
@@ -207,6 +225,25 @@ class BrokerConfig(msgspec.Struct, frozen=True):
                 if name not in names:
                     valid = ", ".join(names) or "advertised_listeners with this name"
                     raise ValueError(f"{setting}: {quoted(name)} is none of the advertised_listeners; valid: {valid}")
+
+    def auth_methods(self) -> tuple[str, ...]:
+        """Return the methods by which clients authenticate; none: authentication is off."""
+        return _listed(self.auth)
+
+    def _check_auth(self) -> None:
+        methods = self.auth_methods()
+        for method in methods:
+            if method not in AUTH_METHODS:
+                raise ValueError(f"auth: {quoted(method)} is no method; valid: {', '.join(AUTH_METHODS)}")
+        keys = [name for name in ("token_secret_key", "token_public_key") if _listed(getattr(self, name))]
+        if "token" in methods and not keys:
+            raise ValueError(
+                "auth: token needs a key that tokens are verified with; set token_secret_key or token_public_key"
+            )
+        if keys and "token" not in methods:
+            raise ValueError(f"{keys[0]}: needs the method token, which auth does not name; valid: auth=token")
+        if not self.token_role_claim.strip():
+            raise ValueError("token_role_claim: is empty; valid: the name of a claim, such as sub")
 
     def _check(self, name: str, least: int, most: int | None) -> None:
         value = getattr(self, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -80,3 +81,25 @@ def test_ipv6_addresses_of_listeners_are_in_brackets_in_urls(host: str) -> None:
     found = parse_advertised_listeners(f"in:pulsar://b.example:6650, out:pulsar://{host}:31000/")
     assert found == {"in": "pulsar://b.example:6650", "out": "pulsar://[fd00::a]:31000"}
     assert parse_bind_addresses(f"out:pulsar://{host}:31000") == [("out", "fd00::a", 31000)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"auth": "tokens"}, "auth: 'tokens' is no method; valid: token, tls, basic, oidc"),
+        ({"auth": "tls, Token"}, "auth: 'Token' is no method; valid: token, tls, basic, oidc"),
+        ({"auth": "token"}, "auth: token needs a key that tokens are verified with; set token_secret_key or "),
+        ({"auth": "tls,token", "token_secret_key": " , "}, "auth: token needs a key"),
+        ({"token_secret_key": "a"}, "token_secret_key: needs the method token, which auth does not name; valid: "),
+        ({"auth": "tls", "token_public_key": "a"}, "token_public_key: needs the method token"),
+        ({"token_role_claim": ""}, "token_role_claim: is empty; valid: the name of a claim, such as sub"),
+    ],
+)
+def test_wrong_settings_of_authentication_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        BrokerConfig(**settings)
+
+
+def test_methods_of_authentication() -> None:
+    assert BrokerConfig().auth_methods() == ()
+    assert BrokerConfig(auth=" token,tls ", token_public_key="a").auth_methods() == ("token", "tls")
