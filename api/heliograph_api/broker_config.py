@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from heliograph_api.values.listeners import parse_advertised_listeners, parse_bind_addresses
+from heliograph_api.values.listeners import is_loopback, parse_advertised_listeners, parse_bind_addresses
 from heliograph_api.values.quoting import quoted
 
 ENVIRONMENT_PREFIX = "HELIOGRAPH_"
@@ -158,6 +158,17 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Audience (claim ``aud``) that tokens must have; empty: any or none."""
     token_role_claim: str = "sub"
     """Claim of a token that holds the client's role."""
+    superusers: str = ""
+    """Roles that may do everything, separated by commas."""
+    proxies: str = ""
+    """Roles of proxies, separated by commas: they speak for other roles, which they name, and never for themselves."""
+    anonymous_role: str = ""
+    """Role of clients without credentials; empty: they are refused."""
+    auth_refresh_check_s: float = 60.0
+    """Clients with expired credentials are asked for new ones within this time, and have as long again to send them."""
+
+    insecure: bool = False
+    """Whether the ports may be reached from other machines without authentication."""
 
     metrics_level: str = "topic"
     """Granularity of /metrics: "topic", "namespace" or "broker"."""
@@ -188,7 +199,13 @@ class BrokerConfig(msgspec.Struct, frozen=True):
             raise ValueError(f"metrics_level: '{self.metrics_level}' is out of range; valid: {levels}")
         self._check_listeners()
         self._check_auth()
-        for name in ("keep_alive_interval_s", "handshake_timeout_s", "close_timeout_s", "scrub_interval_s"):
+        for name in (
+            "keep_alive_interval_s",
+            "handshake_timeout_s",
+            "close_timeout_s",
+            "scrub_interval_s",
+            "auth_refresh_check_s",
+        ):
             value = getattr(self, name)
             if not value > 0:
                 raise ValueError(f"{name}: {value} is out of range; valid: above 0")
@@ -229,6 +246,13 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     def auth_methods(self) -> tuple[str, ...]:
         """Return the methods by which clients authenticate; none: authentication is off."""
         return _listed(self.auth)
+
+    def exposure(self) -> str:
+        """Return the address at which other machines may do everything without authentication; empty: none."""
+        if self.insecure or self.auth_methods():
+            return ""
+        bound = [self.bind, *(each.host for each in parse_bind_addresses(self.bind_addresses))]
+        return next((host or "*" for host in bound if not is_loopback(host)), "")
 
     def _check_auth(self) -> None:
         methods = self.auth_methods()

@@ -15,6 +15,7 @@ from heliograph_api.broker_config import BrokerConfig
 
 from heliograph_broker.http.base.connection import HttpConnection, refusal
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.security import Security
 from heliograph_broker.storage.base.completion import completed
 from heliograph_broker.storage.base.failure import StorageFull
 from heliograph_broker.storage.base.scheduler import LoopScheduler, Scheduler
@@ -62,10 +63,11 @@ class Standalone:
         self.http_url = ""
 
     async def start(self, recovered: Callable[[], None] | None = None) -> None:
-        """Raises ``DataDirError``, ``ManifestError``, ``BrokerError``, ``StoreFailed``, or :class:`OSError` (a port).
+        """Open the data directory and the ports; it is ready on return.
 
-        ``recovered`` is called when the data directory has been read, before the HTTP port is opened. On a full disk it
-        starts and is not ready: what is stored can be consumed, which makes room.
+        Raises ``DataDirError``, ``ManifestError``, ``BrokerError``, ``StoreFailed``, ``KeyUnusable`` (of a token), or
+        :class:`OSError` (a port). ``recovered`` is called when the data directory has been read, before the HTTP port
+        is opened. On a full disk it starts and is not ready: what is stored can be consumed, which makes room.
         """
         if self._manifests:
             # The models of resources take long to import.
@@ -101,7 +103,10 @@ class Standalone:
                 log.error(
                     "the disk is full: changes made by the start are written when there is room", error=str(error)
                 )
-            self._listener = Listener(self.broker, self._loop)
+            self._security = Security.from_config(self.config, self.broker.directory, self._clock)
+            if self._security is not None:
+                self.broker.metrics.authentications = self._security.authenticator.attempts
+            self._listener = Listener(self.broker, self._loop, self._security)
             await self._listener.start()
             if recovered is not None:
                 recovered()
@@ -129,11 +134,11 @@ class Standalone:
         host = host_in_url(self.config.advertised_host or self.config.bind)
         self.broker_url = advertised_url(self.config, "") or f"pulsar://{host}:{self._listener.port}"
         endpoints = Endpoints(broker_url=self.broker_url, http_url="")
-        app = create_app(self.broker, self.config, endpoints)
+        app = create_app(self.broker, self.config, endpoints, self._security)
         port = await self._serve(app, self.config.http_port)
         self.http_url = endpoints.http_url = f"http://{host}:{port}"
         if self.config.metrics_port:
-            await self._serve(create_metrics_app(app), self.config.metrics_port)
+            await self._serve(create_metrics_app(app, self._security), self.config.metrics_port)
 
     async def _serve(self, app: web.Application, port: int) -> int:
         """Serve an application; return its port. Raises :class:`OSError` if that is taken."""

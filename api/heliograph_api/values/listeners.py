@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -26,6 +27,14 @@ class BindAddress(NamedTuple):
 def bracketed(host: str) -> str:
     """Return a host as URLs have it: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches what listens on ``host``; another name than localhost may be any."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @lru_cache(maxsize=16)

@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from heliograph_api.broker_config import BrokerConfig
 
+from heliograph_broker.http.base.authentication import authentication
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
 from heliograph_broker.http.base.errors import errors_as_json
 from heliograph_broker.http.base.rates import RateSampler
 from heliograph_broker.http.base.warning_header import warnings_as_header
 from heliograph_broker.http.metrics.loop_lag import LoopLag
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.security import Security
 
 from .base import not_supported as absent
 from .base import openapi
@@ -64,9 +67,15 @@ __all__ = ["Endpoints", "create_app", "create_metrics_app"]
 _MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
-def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> web.Application:
-    """Return the application; ``endpoints`` may be completed when the ports are known."""
-    app = web.Application(middlewares=[errors_as_json, warnings_as_header], client_max_size=_MAX_BODY_BYTES)
+def create_app(
+    broker: Broker, config: BrokerConfig, endpoints: Endpoints, security: Security | None = None
+) -> web.Application:
+    """Return the application; ``endpoints`` may be completed when the ports are known.
+
+    Without ``security`` everybody may send every request.
+    """
+    middlewares = [errors_as_json, *_guards(security), warnings_as_header]
+    app = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
     app[BROKER] = broker
     app[CONFIG] = config
     app[ENDPOINTS] = endpoints
@@ -121,9 +130,13 @@ def create_app(broker: Broker, config: BrokerConfig, endpoints: Endpoints) -> we
     return app
 
 
-def create_metrics_app(app: web.Application) -> web.Application:
+def _guards(security: Security | None) -> list[Middleware]:
+    return [] if security is None else [authentication(security)]
+
+
+def create_metrics_app(app: web.Application, security: Security | None = None) -> web.Application:
     """Return an application that serves the metrics of ``app``, which must run, and nothing else."""
-    only = web.Application(middlewares=[errors_as_json])
+    only = web.Application(middlewares=[errors_as_json, *_guards(security)])
     only[BROKER] = app[BROKER]
     only[RATES] = app[RATES]
     only[metrics.LAG] = app[metrics.LAG]

@@ -27,6 +27,7 @@ from .output import Output
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.broker.broker import Broker
+    from heliograph_broker.security.security import Security
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +87,8 @@ class ConnectionHost:
     publish_handler: PublishHandler
     receive_buffer: SharedBuffer
     encoder: Encoder
+    #: None on a broker without authentication.
+    security: Security | None
 
     def open_session(self, connection: Connection) -> ConnectionSession:
         """Return the session of a new connection."""
@@ -217,6 +220,11 @@ class Connection(asyncio.BufferedProtocol):
         """The address the client connected to."""
         name = self._transport.get_extra_info("sockname") if self._transport is not None else None
         return (name[0], name[1]) if name else ("127.0.0.1", 0)
+
+    @property
+    def certificate(self) -> bytes:
+        """The client's verified certificate (DER); empty without one."""
+        return b""
 
     def close(self, reason: str) -> None:
         """End the connection once everything queued is written, or after ``close_timeout_s`` at the latest."""

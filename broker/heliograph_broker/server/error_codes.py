@@ -24,6 +24,7 @@ ERROR_CODES: Final[dict[type[errors.BrokerError], wire.ServerError.ValueType]] =
     errors.PreconditionFailed: wire.NotAllowedError,
     errors.FewerPartitions: wire.NotAllowedError,
     errors.NotAllowed: wire.NotAllowedError,
+    errors.NotAuthorized: wire.AuthorizationError,
     InvalidMessageTtl: wire.NotAllowedError,
     LettersRefused: wire.NotAllowedError,
     errors.ProducerBusy: wire.ProducerBusy,

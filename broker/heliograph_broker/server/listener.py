@@ -13,14 +13,17 @@ from heliograph_api.protocol.receive_buffer import SharedBuffer
 from heliograph_api.values.listeners import BindAddress, parse_bind_addresses
 
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.security import Security
 from heliograph_broker.usecases.topics import advertised_url
 
 from .acceptor import Acceptor, host_in_url
 from .commands import producer_commands
+from .commands.guards import guarded
 from .commands.handlers import HANDLERS
 from .connection import Connection, ConnectionHost
 from .connection_limits import limits_of
 from .connection_memory import ConnectionMemory
+from .credential_check import CredentialCheck
 from .session import Session
 
 log = structlog.get_logger(__name__)
@@ -32,10 +35,12 @@ _CHECKS_PER_INTERVAL = 4
 class Listener(ConnectionHost):
     """See the module. Everything runs on one event loop."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, security: Security | None = None) -> None:
+        """Without ``security`` every client may do everything."""
         self.broker = broker
         self.loop = loop
-        self.handlers = HANDLERS
+        self.security = security
+        self.handlers = HANDLERS if security is None else guarded(HANDLERS)
         self.publish_handler = producer_commands.send
         #: In the order in which they came, so that iteration does not depend on memory addresses.
         self.connections: dict[Connection, None] = {}
@@ -51,6 +56,9 @@ class Listener(ConnectionHost):
         self._acceptors: list[Acceptor] = []
         self._all_lost = asyncio.Event()
         self._keep_alive: asyncio.TimerHandle | None = None
+        self._credentials: CredentialCheck | None = None
+        if security is not None:
+            self._credentials = CredentialCheck(loop, broker, security, self.connections.keys)
         self.port = 0
         broker.metrics.throttled_connections = lambda: sum(connection.held for connection in self.connections)
         broker.metrics.connection_bytes = self.memory.total
@@ -77,6 +85,8 @@ class Listener(ConnectionHost):
             raise
         self.port = self._acceptors[0].port
         self.keep_watch()
+        if self._credentials is not None:
+            self._credentials.start()
 
     def _refusal(self, reason: str) -> bytes:
         """Return the answer to a connection above a limit."""
@@ -90,6 +100,8 @@ class Listener(ConnectionHost):
     def stop_accepting(self) -> None:
         if self._keep_alive is not None:
             self._keep_alive.cancel()
+        if self._credentials is not None:
+            self._credentials.stop()
         for acceptor in self._acceptors:
             acceptor.stop()
 

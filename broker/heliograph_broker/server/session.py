@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -10,6 +11,8 @@ import structlog
 
 from heliograph_broker.messaging.base.errors import BrokerError, Done, NotAllowed
 from heliograph_broker.messaging.broker.topic_list import TopicListWatcher
+from heliograph_broker.security.identity import Identity
+from heliograph_broker.security.security import Security
 
 from .connection import Connection, ConnectionSession
 from .consumer_sink import SessionConsumers
@@ -24,7 +27,20 @@ T = TypeVar("T")
 class Session(ConnectionSession):
     """The state of one client. Every handler of a command gets it."""
 
-    __slots__ = ("broker", "connection", "consumers", "encoder", "output", "producers", "watchers")
+    __slots__ = (
+        "broker",
+        "challenged",
+        "connection",
+        "consumers",
+        "encoder",
+        "identity",
+        "output",
+        "overdue",
+        "producers",
+        "renews",
+        "verifying",
+        "watchers",
+    )
 
     consumers: SessionConsumers
 
@@ -36,6 +52,25 @@ class Session(ConnectionSession):
         self.producers = SessionProducers(connection)
         self.consumers = SessionConsumers(connection.output)
         self.watchers: dict[int, TopicListWatcher] = {}
+        #: Who the client is; None without authentication.
+        self.identity: Identity | None = None
+        #: Whether the client can renew its credentials, was asked to, and is late with it.
+        self.renews = self.challenged = self.overdue = False
+        #: Verifies the credentials; kept, as the event loop does not keep it.
+        self.verifying: asyncio.Task[None] | None = None
+
+    @property
+    def known_identity(self) -> Identity:
+        """Who the client is, on a broker with authentication, once CONNECT is accepted."""
+        assert self.identity is not None
+        return self.identity
+
+    @property
+    def security(self) -> Security:
+        """Authentication and authorization, on a broker that has them."""
+        security = self.connection.listener.security
+        assert security is not None
+        return security
 
     def give_up(self) -> None:
         while self.watchers:

@@ -22,6 +22,7 @@ ERROR_STATUSES: Final[dict[type[errors.BrokerError], int]] = {
     errors.PreconditionFailed: 412,
     errors.FewerPartitions: 422,
     errors.NotAllowed: 409,
+    errors.NotAuthorized: 403,
     InvalidMessageTtl: 409,
     LettersRefused: 409,
     errors.ProducerBusy: 409,

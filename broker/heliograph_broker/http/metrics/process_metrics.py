@@ -171,6 +171,13 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
             broker.config.connection_memory_bytes,
         ),
     ]
+    authentications: list[Sample] = [
+        ("", labels(method=method, outcome="success" if succeeded else "failure"), number)
+        for (method, succeeded), number in sorted(broker.metrics.authentications.items())
+    ]
+    if authentications:
+        text = "Clients and requests that showed who they are, or failed to."
+        blocks.append(Block("heliograph_authentications_total", "counter", authentications, text))
     anonymous = anonymous_bytes()
     if anonymous is not None:
         name = "heliograph_process_anonymous_memory_bytes"

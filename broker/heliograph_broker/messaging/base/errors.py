@@ -63,6 +63,10 @@ class NotAllowed(BrokerError):
     """A policy, a maximum or the kind of topic or subscription does not allow the request or the entry."""
 
 
+class NotAuthorized(BrokerError):
+    """The client's role may not do this. Says nothing about what there is."""
+
+
 class ProducerBusy(BrokerError):
     """The producer's name is taken, an exclusive producer is connected, or the topic has its most producers."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from operator import attrgetter
 
@@ -187,6 +187,8 @@ class BrokerMetrics:
         self.unreadable_records = 0
         self.binary_connections = ConnectionMetrics()
         self.http_connections = ConnectionMetrics()
+        #: Clients that have shown who they are, or failed to, by method and success.
+        self.authentications: Mapping[tuple[str, bool], int] = {}
         #: Connections that are not read from because too much waits for the store.
         self.throttled_connections: Callable[[], int] = int
         #: Bytes sent to consumers that their connections have not taken yet.

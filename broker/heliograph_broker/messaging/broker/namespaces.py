@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 class Tenants:
     """The tenants of a broker."""
 
-    __slots__ = ("_broker", "_tenants")
+    __slots__ = ("_broker", "_directory", "_tenants")
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
+        self._directory = broker.directory
         self._tenants = broker.directory.tenants
 
     def create(self, name: str, record: TenantRecord) -> None:
@@ -52,6 +53,7 @@ class Tenants:
     def _store(self, name: str, record: TenantRecord) -> None:
         self._broker.records.put(records.TENANT + name.encode(), records.encode(record))
         self._tenants[name] = record
+        self._directory.rights_version += 1
 
     def delete(self, name: str) -> None:
         if name not in self._tenants:
@@ -59,6 +61,7 @@ class Tenants:
         if any(namespace.startswith(f"{name}/") for namespace in self._broker.directory.namespaces):
             raise NotAllowed("The tenant still has active namespaces")
         del self._tenants[name]
+        self._directory.rights_version += 1
         self._broker.records.delete(records.TENANT + name.encode())
 
 
@@ -101,6 +104,7 @@ class Namespaces:
             self._topics.delete(topic.name, force=True)
         self._broker.schemas.delete_namespace(name)
         del directory.namespaces[name]
+        directory.rights_version += 1
         self._broker.policies.forget_namespace(name)
         directory.topics_by_namespace.pop(name, None)
         self._broker.records.delete(records.NAMESPACE + name.encode())
@@ -108,6 +112,7 @@ class Namespaces:
     def _store(self, name: str, record: NamespaceRecord) -> None:
         self._broker.records.put(records.NAMESPACE + name.encode(), records.encode(record))
         self._directory.namespaces[name] = record
+        self._directory.rights_version += 1
 
     def set_policies(self, name: str, policies: Policies) -> None:
         self._store(name, msgspec.structs.replace(self._directory.namespace(name), policies=policies))

@@ -23,11 +23,21 @@ AnySubscription = Subscription | NonPersistentSubscription
 class Directory(LetterTopics):
     """Finds the broker's objects by name. Creating and deleting is the business of other parts of the broker."""
 
-    __slots__ = ("namespaces", "partitioned", "tenants", "topics", "topics_by_namespace", "unconfirmed")
+    __slots__ = (
+        "namespaces",
+        "partitioned",
+        "rights_version",
+        "tenants",
+        "topics",
+        "topics_by_namespace",
+        "unconfirmed",
+    )
 
     def __init__(self) -> None:
         self.tenants: dict[str, TenantRecord] = {}
         self.namespaces: dict[str, NamespaceRecord] = {}
+        #: Grows with every change of a tenant or namespace: what roles may do can be another then.
+        self.rights_version = 0
         #: The partitioned topics by full name.
         self.partitioned: dict[str, PartitionedRecord] = {}
         #: Every concrete topic by full name, and the same by namespace.

@@ -14,10 +14,14 @@ PROTOCOL_VERSION = wire.v21
 
 
 def connect(session: Session, command: wire.BaseCommand) -> None:
-    """Answer CONNECT with what this broker can; a second CONNECT is a protocol error."""
+    """Accept a client, whoever it is; a second CONNECT is a protocol error."""
     if session.connection.connected:
         raise FrameError("CONNECT was sent twice")
-    request = command.connect
+    accept(session, command.connect)
+
+
+def accept(session: Session, request: wire.CommandConnect) -> None:
+    """Answer CONNECT with what this broker can."""
     session.connection.handshake_done(request.client_version)
     answer = wire.BaseCommand(type=wire.BaseCommand.CONNECTED)
     answer.connected.server_version = f"Heliograph-{__version__}"

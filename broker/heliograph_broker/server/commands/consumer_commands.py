@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from heliograph_api.protocol import wire_pb2 as wire
 
 from heliograph_broker.messaging.base.errors import BrokerError, ConsumerAssignError
@@ -40,7 +42,7 @@ def subscribe(session: Session, command: wire.BaseCommand) -> None:
             broker,
             session.consumers,
             _consumer_request(session, request),
-            lambda: subscribe(session, command) if session.connection.alive else None,
+            partial(_again, session, command),
         )
     except BrokerError as error:
         session.consumers.unnotified.pop(request.consumer_id, None)
@@ -65,6 +67,12 @@ def subscribe(session: Session, command: wire.BaseCommand) -> None:
         session.refuse(request.request_id, error)
 
     creation.when_durable(durable)
+
+
+def _again(session: Session, command: wire.BaseCommand) -> None:
+    """Handle a SUBSCRIBE as when it came: meanwhile the client may have lost the right."""
+    if session.connection.alive:
+        session.connection.listener.handlers[command.type](session, command)
 
 
 def _notify_active_later(session: Session, consumer_id: int) -> None:

@@ -15,7 +15,7 @@ from .request_fields import parse_topic
 
 _Mode = wire.CommandGetTopicsOfNamespace
 #: A client with transactions asks how many coordinators there are by the partitions of this topic.
-_COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
+COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
 
 
 def lookup(session: Session, command: wire.BaseCommand) -> None:
@@ -30,16 +30,26 @@ def lookup(session: Session, command: wire.BaseCommand) -> None:
         session.broker.directory.namespace(name.namespace_name)
         url = session.connection.listener.service_url_for(session.connection, request.advertised_listener_name)
     except BrokerError as error:
-        response.response = wire.CommandLookupTopicResponse.Failed
-        response.error = error_code(error)
-        response.message = str(error)
+        refuse_lookup(session, request, error)
+        session.broker.metrics.lookup_answered(began, found=False)
     else:
         response.response = wire.CommandLookupTopicResponse.Connect
         response.brokerServiceUrl = url
         response.authoritative = True
         response.proxy_through_service_url = False
+        session.output.send(answer)
+        session.broker.metrics.lookup_answered(began, found=True)
+
+
+def refuse_lookup(session: Session, request: wire.CommandLookupTopic, error: BrokerError) -> None:
+    """Answer a LOOKUP with the reason why it fails."""
+    answer = wire.BaseCommand(type=wire.BaseCommand.LOOKUP_RESPONSE)
+    response = answer.lookupTopicResponse
+    response.request_id = request.request_id
+    response.response = wire.CommandLookupTopicResponse.Failed
+    response.error = error_code(error)
+    response.message = str(error)
     session.output.send(answer)
-    session.broker.metrics.lookup_answered(began, found=response.response == wire.CommandLookupTopicResponse.Connect)
 
 
 def partitioned_metadata(session: Session, command: wire.BaseCommand) -> None:
@@ -53,37 +63,45 @@ def partitioned_metadata(session: Session, command: wire.BaseCommand) -> None:
     response.request_id = request.request_id
     broker = session.broker
     creation = Creation(broker)
-    doubtful = False
     try:
         name = parse_topic(request.topic)
         creation.uses(name)
         may_create = request.metadata_auto_creation_enabled
-        if str(name) == _COORDINATORS:
+        if str(name) == COORDINATORS:
             # None: the client then says so, as with a Pulsar that has transactions switched off.
             partitions = 0
         else:
             partitions = partitions_for_client(broker, name, creation.partitioned_topic if may_create else None)
         doubtful = str(name) in broker.directory.unconfirmed
     except BrokerError as error:
-        response.response = wire.CommandPartitionedTopicMetadataResponse.Failed
-        response.error = error_code(error)
-        response.message = str(error)
-    else:
-        response.response = wire.CommandPartitionedTopicMetadataResponse.Success
-        response.partitions = partitions
+        refuse_partitioned_metadata(session, request, error)
+        return
+    response.response = wire.CommandPartitionedTopicMetadataResponse.Success
+    response.partitions = partitions
     if not doubtful:
         session.output.send(answer)
         return
 
     def durable(error: BrokerError | None) -> None:
         if error is not None:
-            response.ClearField("partitions")
-            response.response = wire.CommandPartitionedTopicMetadataResponse.Failed
-            response.error = error_code(error)
-            response.message = str(error)
-        session.output.send(answer)
+            refuse_partitioned_metadata(session, request, error)
+        else:
+            session.output.send(answer)
 
     creation.when_durable(durable)
+
+
+def refuse_partitioned_metadata(
+    session: Session, request: wire.CommandPartitionedTopicMetadata, error: BrokerError
+) -> None:
+    """Answer a PARTITIONED_METADATA with the reason why it fails."""
+    answer = wire.BaseCommand(type=wire.BaseCommand.PARTITIONED_METADATA_RESPONSE)
+    response = answer.partitionMetadataResponse
+    response.request_id = request.request_id
+    response.response = wire.CommandPartitionedTopicMetadataResponse.Failed
+    response.error = error_code(error)
+    response.message = str(error)
+    session.output.send(answer)
 
 
 def topics_of_namespace(session: Session, command: wire.BaseCommand) -> None:

@@ -91,7 +91,8 @@ def _hold(session: Session, quota: QuotaState, command: wire.BaseCommand) -> Non
 
     def resume() -> None:
         del session.producers.held[request.producer.producer_id]
-        create_producer(session, request)
+        # As when it came: meanwhile the client may have lost the right.
+        session.connection.listener.handlers[request.type](session, request)
 
     quota.hold(resume)
     session.producers.held[request.producer.producer_id] = lambda: quota.drop_held(resume)

@@ -43,20 +43,28 @@ def get_schema(session: Session, command: wire.BaseCommand) -> None:
         version = decode_version(request.schema_version) if request.schema_version else None
         found = broker.schemas.get(schema_key(name), version)
     except BrokerError as error:
-        response.error_code = error_code(error)
-        response.error_message = str(error)
+        refuse_get_schema(session, request, error)
+        return
+    if found is None:
+        response.error_code = wire.TopicNotFound
+        response.error_message = "Topic not found or no-schema"
     else:
-        if found is None:
-            response.error_code = wire.TopicNotFound
-            response.error_message = "Topic not found or no-schema"
-        else:
-            record, at = found
-            response.schema.name = f"{name.namespace_name}/{name.base.local}"
-            response.schema.type = record.type  # type: ignore[assignment]
-            response.schema.schema_data = record.data
-            for key, value in record.properties.items():
-                response.schema.properties.add(key=key, value=value)
-            response.schema_version = encode_version(at)
+        record, at = found
+        response.schema.name = f"{name.namespace_name}/{name.base.local}"
+        response.schema.type = record.type  # type: ignore[assignment]
+        response.schema.schema_data = record.data
+        for key, value in record.properties.items():
+            response.schema.properties.add(key=key, value=value)
+        response.schema_version = encode_version(at)
+    session.output.send(answer)
+
+
+def refuse_get_schema(session: Session, request: wire.CommandGetSchema, error: BrokerError) -> None:
+    """Answer a GET_SCHEMA with the reason why it fails."""
+    answer = wire.BaseCommand(type=wire.BaseCommand.GET_SCHEMA_RESPONSE)
+    answer.getSchemaResponse.request_id = request.request_id
+    answer.getSchemaResponse.error_code = error_code(error)
+    answer.getSchemaResponse.error_message = str(error)
     session.output.send(answer)
 
 
@@ -64,18 +72,6 @@ def get_or_create_schema(session: Session, command: wire.BaseCommand) -> None:
     """Store a schema (a producer that learns one while it runs); answer when it is durable."""
     request = command.getOrCreateSchema
     broker = session.broker
-
-    def answer(version: int | None, error_code: int | None, message: str) -> None:
-        command = wire.BaseCommand(type=wire.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
-        response = command.getOrCreateSchemaResponse
-        response.request_id = request.request_id
-        if error_code is not None:
-            response.error_code = error_code  # type: ignore[assignment]
-            response.error_message = message
-        else:
-            response.schema_version = encode_version(version) if version is not None else b""
-        session.output.send(command)
-
     creation = Creation(broker)
     try:
         name = parse_topic(request.topic)
@@ -85,13 +81,27 @@ def get_or_create_schema(session: Session, command: wire.BaseCommand) -> None:
             version = store_schema(broker, name, schema_record(session, request.schema), creation)
     except BrokerError as error:
         creation.refused()
-        answer(None, error_code(error), str(error))
+        refuse_get_or_create_schema(session, request, error)
         return
 
     def durable(error: BrokerError | None) -> None:
         if error is not None:
-            answer(None, error_code(error), str(error))
-        else:
-            answer(version, None, "")
+            refuse_get_or_create_schema(session, request, error)
+            return
+        answer = wire.BaseCommand(type=wire.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
+        response = answer.getOrCreateSchemaResponse
+        response.request_id = request.request_id
+        response.schema_version = encode_version(version) if version is not None else b""
+        session.output.send(answer)
 
     creation.when_durable(durable)
+
+
+def refuse_get_or_create_schema(session: Session, request: wire.CommandGetOrCreateSchema, error: BrokerError) -> None:
+    """Answer a GET_OR_CREATE_SCHEMA with the reason why it fails."""
+    answer = wire.BaseCommand(type=wire.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
+    response = answer.getOrCreateSchemaResponse
+    response.request_id = request.request_id
+    response.error_code = error_code(error)
+    response.error_message = str(error)
+    session.output.send(answer)

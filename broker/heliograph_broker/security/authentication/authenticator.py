@@ -1,0 +1,86 @@
+"""Finds who a client is: by its method, as a proxy's client, or as the anonymous role."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import msgspec
+
+from heliograph_broker.security.identity import Identity
+
+from .provider import Credentials, Provider, Unauthenticated
+
+#: The methods that Heliograph has; a broker may have fewer of them switched on.
+METHODS: Final = ("token", "tls", "basic")
+#: What clients call it if they have no credentials.
+NO_METHOD: Final = ("", "none")
+ANONYMOUS: Final = "anonymous"
+
+
+class Authenticator:
+    """The ways to authenticate that are switched on.
+
+    ``anonymous_role`` is the role of clients without credentials; empty: they are refused. ``proxies`` are the roles
+    that speak for others, and never for themselves.
+    """
+
+    def __init__(
+        self, providers: Iterable[Provider], *, anonymous_role: str = "", proxies: Collection[str] = ()
+    ) -> None:
+        self._providers = {provider.method: provider for provider in providers}
+        self.anonymous_role = anonymous_role
+        self._proxies = frozenset(proxies)
+        #: Attempts since the start, by method (that of a stranger counts as ``other``) and whether they succeeded.
+        self.attempts: Counter[tuple[str, bool]] = Counter()
+
+    async def authenticate(self, method: str, credentials: Credentials) -> Identity:
+        """Return who the credentials belong to. Raises :class:`Unauthenticated`."""
+        counted = method if method in self._providers else ANONYMOUS if method in NO_METHOD else "other"
+        try:
+            identity = await self._authenticate(method, credentials)
+        except Unauthenticated:
+            self.attempts[counted, False] += 1
+            raise
+        self.attempts[counted, True] += 1
+        return identity
+
+    async def _authenticate(self, method: str, credentials: Credentials) -> Identity:
+        provider = self._providers.get(method)
+        if provider is not None:
+            return await provider.authenticate(credentials)
+        if method in NO_METHOD:
+            if self.anonymous_role:
+                return Identity(self.anonymous_role, ANONYMOUS)
+            raise Unauthenticated("authentication is required: connect with credentials, for example a token")
+        if method in METHODS:
+            raise Unauthenticated(f"authentication by {method} is not switched on here")
+        raise Unauthenticated(
+            f"Heliograph does not have this authentication method; it has {', '.join(METHODS)}",
+            f"a client asked for an unknown authentication method of {len(method)} characters",
+        )
+
+    async def through_proxy(
+        self, identity: Identity, principal: str, method: str = "", credentials: Credentials | None = None
+    ) -> Identity:
+        """Return whom a client speaks for: ``principal``, or whoever ``credentials`` belong to, if it is a proxy.
+
+        Raises :class:`Unauthenticated` if a proxy names nobody or a proxy, and if somebody else names another role.
+        """
+        if identity.role not in self._proxies:
+            if principal not in ("", identity.role):
+                raise Unauthenticated(
+                    "only a proxy may speak for another role",
+                    f"role {identity.role!r} named an original principal and is not one of the proxies",
+                )
+            return identity
+        original = Identity(principal, identity.method)
+        if credentials is not None:
+            original = await self.authenticate(method, credentials)
+            if principal not in ("", original.role):
+                raise Unauthenticated("the original principal is not that of the original credentials")
+        if not original.role or original.role in self._proxies:
+            raise Unauthenticated("a proxy names the role that it speaks for, which is not a proxy's")
+        ends = [end for end in (identity.expires_at_ms, original.expires_at_ms) if end is not None]
+        return msgspec.structs.replace(original, via=identity.role, expires_at_ms=min(ends) if ends else None)

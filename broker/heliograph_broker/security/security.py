@@ -1,0 +1,48 @@
+"""What a broker with authentication has for it: who clients are, and what they may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.values.comma_separated import comma_separated
+
+from heliograph_broker.clock import Clock
+from heliograph_broker.messaging.topic.directory import Directory
+
+from .authentication.authenticator import Authenticator
+from .authentication.failure_log import FailureLog
+from .authentication.provider import Provider
+from .authentication.token import TokenProvider
+from .authorization.authorizer import Authorizer
+
+
+@dataclass(slots=True, frozen=True)
+class Security:
+    """Shared by all ports of a broker; a broker without authentication has none."""
+
+    authenticator: Authenticator
+    authorizer: Authorizer
+    failures: FailureLog
+    #: Credentials that have expired are found within this time (s), and renewed within as much again.
+    refresh_check_s: float
+
+    @classmethod
+    def from_config(cls, config: BrokerConfig, directory: Directory, clock: Clock) -> Security | None:
+        """Return what the settings switch on, None if that is nothing. Reads keys, which blocks.
+
+        Raises :class:`KeyUnusable` with the name of a key that cannot be used.
+        """
+        methods = comma_separated(config.auth)
+        if not methods:
+            return None
+        providers: list[Provider] = []
+        if "token" in methods:
+            providers.append(TokenProvider.from_config(config, clock))
+        proxies = comma_separated(config.proxies)
+        return cls(
+            Authenticator(providers, anonymous_role=config.anonymous_role, proxies=proxies),
+            Authorizer(directory, comma_separated(config.superusers), proxies),
+            FailureLog(clock),
+            config.auth_refresh_check_s,
+        )

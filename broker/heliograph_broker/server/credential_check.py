@@ -1,0 +1,98 @@
+"""Finds clients whose credentials have expired, or whose role has lost a right, while their connections are open.
+
+Once credentials have expired a client is asked for new ones. It has until the next check to send them; so long a client
+that cannot renew them on an open connection is left alone, too. Then its connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.authorization.needs import Need, on_namespace, on_topic
+from heliograph_broker.security.security import Security
+
+from .commands.authentication_commands import challenge, end_expired
+from .connection import Connection
+from .session import Session
+
+#: Longest time (s) after which a change of rights shows on producers and consumers that are open.
+_RIGHTS_CHECK_S = 1.0
+
+
+class CredentialCheck:
+    """Runs on timers of the event loop, for the open connections of a broker with authentication."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        broker: Broker,
+        security: Security,
+        connections: Callable[[], Iterable[Connection]],
+    ) -> None:
+        self._loop = loop
+        self._clock = broker.clock
+        self._broker = broker
+        self._security = security
+        self._connections = connections
+        self._timers: list[asyncio.TimerHandle] = []
+        self._rights_seen = broker.directory.rights_version
+
+    def start(self) -> None:
+        self._timers = [
+            self._loop.call_later(self._security.refresh_check_s, self._check_expiry),
+            self._loop.call_later(_RIGHTS_CHECK_S, self._check_rights),
+        ]
+
+    def stop(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+    def _check_expiry(self) -> None:
+        now_ms = self._clock.now_ms()
+        for connection in list(self._connections()):
+            session = connection.session
+            assert isinstance(session, Session)
+            if not connection.connected or not connection.alive:
+                continue
+            expires_at_ms = session.known_identity.expires_at_ms
+            if expires_at_ms is None or now_ms < expires_at_ms:
+                continue
+            if session.overdue:
+                end_expired(session)
+                continue
+            session.overdue = True
+            if session.renews:
+                challenge(session)
+        self._timers[0] = self._loop.call_later(self._security.refresh_check_s, self._check_expiry)
+
+    def _check_rights(self) -> None:
+        """Close what a role may not have any more, after a change of any rights."""
+        version = self._broker.directory.rights_version
+        if version != self._rights_seen:
+            self._rights_seen = version
+            for connection in list(self._connections()):
+                session = connection.session
+                assert isinstance(session, Session)
+                if connection.connected and connection.alive:
+                    self._close_what_is_lost(session)
+        self._timers[1] = self._loop.call_later(_RIGHTS_CHECK_S, self._check_rights)
+
+    def _close_what_is_lost(self, session: Session) -> None:
+        identity, decide = session.known_identity, self._security.authorizer.decide
+        for producer in list(session.producers.open.values()):
+            if not decide(identity, Need.PRODUCE, on_topic(producer.topic.name)).allowed:
+                session.producers.send_close_producer(producer)
+                session.producers.forget(producer)
+        for consumer in list(session.consumers.open.values()):
+            subscription = consumer.subscription
+            on = on_topic(subscription.topic.name, subscription.name)
+            if not decide(identity, Need.CONSUME, on).allowed:
+                session.consumers.send_close_consumer(consumer)
+                subscription.remove_consumer(consumer)
+        for watcher_id, watcher in list(session.watchers.items()):
+            if not decide(identity, Need.LOOKUP, on_namespace(watcher.list.namespace)).allowed:
+                # The protocol has no command that tells the client.
+                del session.watchers[watcher_id]
+                self._broker.watches.end(watcher)

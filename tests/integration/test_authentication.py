@@ -1,0 +1,371 @@
+"""A broker with authentication: who its clients are, what they may do, and how long both hold."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from heliograph_api.protocol import wire_pb2 as wire
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import connect, fresh_name
+from tests.support.polling import eventually
+from tests.support.tokens import Signer, ask
+from tests.support.wire_client import ConnectionEndedError, Type, WireClient
+
+ADMIN = "admin"
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
+    return Signer(tmp_path_factory.mktemp("keys") / "secret.key")
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Iterator[BrokerProcess]:
+    """A broker that only knows tokens, checks for expired ones each second, and has one proxy."""
+    environment = {
+        "HELIOGRAPH_AUTH": "token",
+        "HELIOGRAPH_TOKEN_SECRET_KEY": str(signer.path),
+        "HELIOGRAPH_SUPERUSERS": ADMIN,
+        "HELIOGRAPH_PROXIES": "gate",
+        "HELIOGRAPH_AUTH_REFRESH_CHECK_S": "1",
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("closed") / "data", environment=environment) as running:
+        yield running
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"persistent://public/default/{fresh_name()}"
+
+
+def grant(broker: BrokerProcess, signer: Signer, topic: str, role: str, *actions: str) -> None:
+    """Grant a role actions on a topic, which is made if it is not there."""
+    path = f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}"
+    token = signer.token(ADMIN)
+    assert ask(path, token, "PUT").status in (204, 409)
+    assert ask(f"{path}/permissions/{role}", token, "POST", list(actions)).status == 204
+
+
+def revoke(broker: BrokerProcess, signer: Signer, topic: str, role: str) -> None:
+    path = f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/permissions/{role}"
+    assert ask(path, signer.token(ADMIN), "DELETE").status == 204
+
+
+def with_token(broker: BrokerProcess, token: str | Callable[[], str]) -> pulsar.Client:
+    return connect(broker.service_url, authentication=pulsar.AuthenticationToken(token), operation_timeout_seconds=20)
+
+
+def refusal_of_connect(broker: BrokerProcess, **fields: Any) -> str:
+    """Return the reason for which a CONNECT is refused with an AuthenticationError; the connection ends."""
+    with WireClient(broker.service_url, connect=False) as client:
+        client.send(Type.CONNECT, client_version="test", protocol_version=21, **fields)
+        error = client.expect(Type.ERROR).body
+        assert error.error == wire.AuthenticationError
+        with pytest.raises(ConnectionEndedError):
+            client.expect(Type.CONNECTED)
+        return str(error.message)
+
+
+def of_token(token: str) -> dict[str, Any]:
+    return {"auth_method_name": "token", "auth_data": token.encode()}
+
+
+def test_a_client_without_credentials_is_refused(closed: BrokerProcess, topic: str) -> None:
+    client = connect(closed.service_url, operation_timeout_seconds=3)
+    # This client tries again after any refusal of CONNECT, also of a Pulsar's.
+    with pytest.raises(pulsar.Timeout):
+        client.create_producer(topic)
+    client.close()
+    assert refusal_of_connect(closed) == ("authentication is required: connect with credentials, for example a token")
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("basic", "authentication by basic is not switched on here"),
+        ("tls", "authentication by tls is not switched on here"),
+        ("athenz", "Heliograph does not have this authentication method; it has token, tls, basic"),
+        ("sasl", "Heliograph does not have this authentication method; it has token, tls, basic"),
+    ],
+)
+def test_a_method_that_is_not_there_is_refused_by_name(closed: BrokerProcess, method: str, reason: str) -> None:
+    assert refusal_of_connect(closed, auth_method_name=method, auth_data=b"x") == reason
+
+
+def test_a_token_that_is_false_or_expired_is_refused_with_the_reason(
+    closed: BrokerProcess, signer: Signer, tmp_path: Path
+) -> None:
+    stranger = Signer(tmp_path / "other.key", b"another secret that this broker does not know")
+    assert "not signed by a key that this broker trusts" in refusal_of_connect(
+        closed, **of_token(stranger.token(ADMIN))
+    )
+    assert "the token has expired at" in refusal_of_connect(closed, **of_token(signer.token(ADMIN, expires_in_s=-60)))
+    assert "not a JWT" in refusal_of_connect(closed, **of_token("x"))
+
+
+def test_nothing_is_handled_before_the_client_is_known(closed: BrokerProcess) -> None:
+    with WireClient(closed.service_url, connect=False) as client:
+        client.send(Type.LOOKUP, topic="t", request_id=1)
+        assert "the first command must be CONNECT" in client.expect(Type.ERROR).body.message
+
+
+def test_a_superuser_may_do_everything_and_nobody_else_anything(
+    closed: BrokerProcess, signer: Signer, topic: str
+) -> None:
+    admin = with_token(closed, signer.token(ADMIN))
+    consumer = admin.subscribe(topic, "s")
+    admin.create_producer(topic).send(b"x")
+    assert consumer.receive(20_000).data() == b"x"
+    other = with_token(closed, signer.token("somebody"))
+    with pytest.raises(pulsar.AuthorizationError):
+        other.create_producer(topic)
+    with pytest.raises(pulsar.AuthorizationError):
+        other.subscribe(topic, "s2")
+    other.close()
+    admin.close()
+
+
+def test_grants_open_a_topic_for_a_role_and_for_what_they_say_only(
+    closed: BrokerProcess, signer: Signer, topic: str
+) -> None:
+    grant(closed, signer, topic, "billing", "produce")
+    client = with_token(closed, signer.token("billing"))
+    client.create_producer(topic).send(b"x")
+    with pytest.raises(pulsar.AuthorizationError):
+        client.subscribe(topic, "s")
+    with pytest.raises(pulsar.AuthorizationError):
+        client.create_producer(topic + "-other")
+    client.close()
+
+
+def test_a_role_that_loses_its_right_loses_its_producers_and_consumers(
+    closed: BrokerProcess, signer: Signer, topic: str
+) -> None:
+    grant(closed, signer, topic, "billing", "produce", "consume")
+    with WireClient(closed.service_url, connect=False) as client:
+        client.send(Type.CONNECT, client_version="test", protocol_version=21, **of_token(signer.token("billing")))
+        client.expect(Type.CONNECTED)
+        client.send(Type.PRODUCER, topic=topic, producer_id=1, request_id=1)
+        client.expect(Type.PRODUCER_SUCCESS)
+        client.send(Type.SUBSCRIBE, topic=topic, subscription="s", subType=0, consumer_id=2, request_id=2)
+        client.expect(Type.SUCCESS)
+        revoke(closed, signer, topic, "billing")
+        assert client.expect(Type.CLOSE_PRODUCER).body.producer_id == 1
+        assert client.expect(Type.CLOSE_CONSUMER).body.consumer_id == 2
+        client.send(Type.PRODUCER, topic=topic, producer_id=3, request_id=3)
+        error = client.expect(Type.ERROR).body
+        assert error.error == wire.AuthorizationError
+        assert "role 'billing' may not produce to" in error.message
+
+
+def test_an_official_client_renews_its_token_on_the_open_connection(
+    closed: BrokerProcess, signer: Signer, topic: str
+) -> None:
+    grant(closed, signer, topic, "renewing", "produce", "consume")
+    asked = threading.Semaphore(0)
+
+    def supply() -> str:
+        asked.release()
+        return signer.token("renewing", expires_in_s=2)
+
+    client = with_token(closed, supply)
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s")
+    connected_since = producer_of(closed, signer, topic)["connectedSince"]
+    # For CONNECT of each connection, and then for challenges.
+    for number in range(6):
+        assert asked.acquire(timeout=60)
+        producer.send(b"%d" % number)
+        assert consumer.receive(20_000).data() == b"%d" % number
+    assert producer_of(closed, signer, topic)["connectedSince"] == connected_since
+    client.close()
+
+
+def producer_of(broker: BrokerProcess, signer: Signer, topic: str) -> dict[str, Any]:
+    path = f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/stats"
+    (only,) = ask(path, signer.token(ADMIN)).body["publishers"]
+    return dict(only)
+
+
+def test_a_client_that_cannot_renew_its_token_is_told_so_after_a_grace(closed: BrokerProcess, signer: Signer) -> None:
+    with WireClient(closed.service_url, connect=False) as client:
+        client.send(
+            Type.CONNECT, client_version="old", protocol_version=21, **of_token(signer.token(ADMIN, expires_in_s=1))
+        )
+        client.expect(Type.CONNECTED)
+        error = client.expect(Type.ERROR).body
+        assert error.error == wire.AuthenticationError
+        assert "the client cannot renew them on an open connection: connect again with new ones" in error.message
+
+
+def renewing(client: WireClient, token: str) -> None:
+    client.send(
+        Type.CONNECT,
+        client_version="test",
+        protocol_version=21,
+        feature_flags=wire.FeatureFlags(supports_auth_refresh=True),
+        **of_token(token),
+    )
+    client.expect(Type.CONNECTED)
+    challenge = client.expect(Type.AUTH_CHALLENGE).body
+    assert (challenge.challenge.auth_method_name, challenge.challenge.auth_data) == ("token", b"PulsarAuthRefresh")
+
+
+def test_a_renewed_token_must_be_of_the_same_role(closed: BrokerProcess, signer: Signer) -> None:
+    with WireClient(closed.service_url, connect=False) as client:
+        renewing(client, signer.token("one", expires_in_s=1))
+        other = wire.AuthData(auth_method_name="token", auth_data=signer.token(ADMIN).encode())
+        client.send(Type.AUTH_RESPONSE, response=other)
+        error = client.expect(Type.ERROR).body
+        assert error.error == wire.AuthenticationError
+        assert error.message == "the new credentials are of another role: connect again with them"
+
+
+def test_a_client_that_does_not_answer_the_challenge_is_closed(closed: BrokerProcess, signer: Signer) -> None:
+    with WireClient(closed.service_url, connect=False) as client:
+        renewing(client, signer.token("one", expires_in_s=1))
+        assert "the client did not renew them" in client.expect(Type.ERROR).body.message
+
+
+def test_a_response_that_nobody_asked_for_is_a_protocol_error(closed: BrokerProcess, signer: Signer) -> None:
+    with WireClient(closed.service_url, connect=False) as client:
+        client.send(Type.CONNECT, client_version="test", protocol_version=21, **of_token(signer.token(ADMIN)))
+        client.expect(Type.CONNECTED)
+        client.send(Type.AUTH_RESPONSE, response=wire.AuthData(auth_method_name="token", auth_data=b"x"))
+        assert "AUTH_RESPONSE without an AUTH_CHALLENGE" in client.expect(Type.ERROR).body.message
+
+
+def test_a_proxy_speaks_for_others_and_never_for_itself(closed: BrokerProcess, signer: Signer, topic: str) -> None:
+    gate = of_token(signer.token("gate"))
+    assert "a proxy names the role that it speaks for" in refusal_of_connect(closed, **gate)
+    assert "a proxy names the role that it speaks for" in refusal_of_connect(closed, **gate, original_principal="gate")
+    liar = of_token(signer.token("somebody"))
+    assert refusal_of_connect(closed, **liar, original_principal=ADMIN) == "only a proxy may speak for another role"
+    grant(closed, signer, topic, "gate", "produce")
+    with WireClient(closed.service_url, connect=False) as client:
+        client.send(Type.CONNECT, client_version="test", protocol_version=21, original_principal="behind", **gate)
+        client.expect(Type.CONNECTED)
+        client.send(Type.PRODUCER, topic=topic, producer_id=1, request_id=1)
+        assert client.expect(Type.ERROR).body.error == wire.AuthorizationError
+        grant(closed, signer, topic, "behind", "produce")
+        client.send(Type.PRODUCER, topic=topic, producer_id=1, request_id=2)
+        client.expect(Type.PRODUCER_SUCCESS)
+        client.send(Type.LOOKUP, topic=topic, request_id=3, original_principal=ADMIN)
+        assert client.expect(Type.LOOKUP_RESPONSE).body.error == wire.AuthorizationError
+
+
+def test_a_proxy_may_send_the_credentials_of_its_client(closed: BrokerProcess, signer: Signer) -> None:
+    gate = of_token(signer.token("gate"))
+    with WireClient(closed.service_url, connect=False) as client:
+        client.send(
+            Type.CONNECT,
+            client_version="test",
+            protocol_version=21,
+            original_principal="behind",
+            original_auth_data=signer.token("behind"),
+            original_auth_method="token",
+            **gate,
+        )
+        client.expect(Type.CONNECTED)
+    assert "not that of the original credentials" in refusal_of_connect(
+        closed,
+        **gate,
+        original_principal=ADMIN,
+        original_auth_data=signer.token("behind"),
+        original_auth_method="token",
+    )
+
+
+def test_refusals_have_the_form_of_each_request(closed: BrokerProcess, signer: Signer, topic: str) -> None:
+    with WireClient(closed.service_url, connect=False) as client:
+        client.send(Type.CONNECT, client_version="test", protocol_version=21, **of_token(signer.token("nobody")))
+        client.expect(Type.CONNECTED)
+        client.send(Type.LOOKUP, topic=topic, request_id=1)
+        assert client.expect(Type.LOOKUP_RESPONSE).body.error == wire.AuthorizationError
+        client.send(Type.PARTITIONED_METADATA, topic=topic, request_id=2)
+        assert client.expect(Type.PARTITIONED_METADATA_RESPONSE).body.error == wire.AuthorizationError
+        client.send(Type.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=3)
+        assert client.expect(Type.ERROR).body.error == wire.AuthorizationError
+        client.send(Type.WATCH_TOPIC_LIST, namespace="public/default", topics_pattern=".*", watcher_id=1, request_id=4)
+        assert client.expect(Type.ERROR).body.error == wire.AuthorizationError
+        client.send(Type.GET_SCHEMA, topic=topic, request_id=5)
+        assert client.expect(Type.GET_SCHEMA_RESPONSE).body.error_code == wire.AuthorizationError
+        client.send(
+            Type.GET_OR_CREATE_SCHEMA,
+            topic=topic,
+            request_id=6,
+            schema=wire.Schema(name="s", schema_data=b"", type=wire.Schema.String),
+        )
+        assert client.expect(Type.GET_OR_CREATE_SCHEMA_RESPONSE).body.error_code == wire.AuthorizationError
+
+
+def test_an_initial_subscription_needs_the_right_to_consume(closed: BrokerProcess, signer: Signer, topic: str) -> None:
+    grant(closed, signer, topic, "billing", "produce")
+    with WireClient(closed.service_url, connect=False) as client:
+        client.send(Type.CONNECT, client_version="test", protocol_version=21, **of_token(signer.token("billing")))
+        client.expect(Type.CONNECTED)
+        client.send(Type.PRODUCER, topic=topic, producer_id=1, request_id=1, initial_subscription_name="s")
+        assert client.expect(Type.ERROR).body.error == wire.AuthorizationError
+
+
+def test_http_and_metrics_need_a_token_and_probes_do_not(closed: BrokerProcess, signer: Signer) -> None:
+    url = closed.http_url
+    for path in ("/admin/v2/tenants", "/metrics", "/admin/v2/brokers/configuration", "/no/such/path"):
+        assert ask(url + path).status == 401, path
+        assert ask(url + path, "not a token").status == 401, path
+        assert ask(url + path, signer.token("somebody")).status in (403, 404), path
+        assert ask(url + path, signer.token(ADMIN)).status in (200, 404), path
+    for path in ("/health/live", "/health/ready"):
+        assert ask(url + path).status == 200
+
+
+def test_refused_clients_are_counted_and_their_secrets_not_logged(closed: BrokerProcess, signer: Signer) -> None:
+    false = signer.token("somebody", expires_in_s=-60)
+    refusal_of_connect(closed, **of_token(false))
+
+    def counted() -> bool:
+        text = ask(f"{closed.http_url}/metrics", signer.token(ADMIN)).body
+        lines = [line for line in text.splitlines() if line.startswith("heliograph_authentications_total")]
+        failures = [line for line in lines if 'method="token"' in line and 'outcome="failure"' in line]
+        return bool(failures) and float(failures[0].rpartition(" ")[2]) >= 1
+
+    eventually(counted)
+    log = closed.log_path.read_text()
+    assert false not in log
+    assert false.rpartition(".")[2] not in log
+    assert "the token has expired" in log
+
+
+def test_bad_tokens_in_a_flood_do_not_stop_a_client_that_is_known(
+    closed: BrokerProcess, signer: Signer, topic: str
+) -> None:
+    admin = with_token(closed, signer.token(ADMIN))
+    consumer, producer = admin.subscribe(topic, "s"), admin.create_producer(topic)
+    ended = threading.Event()
+    refused = 0
+
+    def flood() -> None:
+        nonlocal refused
+        while not ended.is_set():
+            refusal_of_connect(closed, **of_token("x.y.z"))
+            refused += 1
+
+    attackers = [threading.Thread(target=flood) for _ in range(4)]
+    for attacker in attackers:
+        attacker.start()
+    try:
+        for number in range(200):
+            producer.send(b"%d" % number)
+            assert consumer.receive(20_000).data() == b"%d" % number
+    finally:
+        ended.set()
+        for attacker in attackers:
+            attacker.join()
+    assert refused > 4
+    admin.close()

@@ -1,0 +1,58 @@
+"""Tokens for tests, made by PyJWT and not by the code under test; and REST with them."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jwt
+
+from .rest import WITHIN_S
+
+
+class Signer:
+    """A secret of its own, in a file as brokers read it."""
+
+    def __init__(self, path: Path, secret: bytes = b"a secret of tests that is long enough for HS256") -> None:
+        path.write_bytes(secret)
+        self.path = path
+        self._secret = secret
+
+    def token(self, role: str, *, expires_in_s: float | None = None, **claims: Any) -> str:
+        """Return a token of ``role``; without ``expires_in_s`` it never expires."""
+        if expires_in_s is not None:
+            claims["exp"] = time.time() + expires_in_s
+        return jwt.encode({"sub": role, **claims}, self._secret, "HS256")
+
+
+class Answer(NamedTuple):
+    """The status of an HTTP answer, and its decoded body or the text of it."""
+
+    status: int
+    body: Any
+
+
+def ask(url: str, token: str = "", method: str = "GET", body: object = None, **headers: str) -> Answer:
+    """Send a request with a token, and return whatever is answered."""
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=WITHIN_S) as answer:
+            return Answer(answer.status, _decoded(answer.read()))
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, _decoded(error.read()))
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        return json.loads(body) if body else None
+    except ValueError:
+        return body.decode()
