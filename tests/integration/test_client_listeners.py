@@ -39,6 +39,7 @@ def _started(make: Callable[..., BrokerProcess], internal: str = "") -> tuple[Br
         arguments=["--broker-port", str(main)],
         environment={
             "HELIOGRAPH_ADVERTISED_LISTENERS": f"internal:{internal or urls[0]},external:{urls[1]}",
+            "HELIOGRAPH_INSECURE": "true",
             "HELIOGRAPH_BIND_ADDRESSES": f"external:pulsar://*:{external}",
         },
     )

@@ -92,7 +92,7 @@ class InPod(BrokerProcess):
     def command(self) -> list[str]:
         program, module, name, verb = super().command[:4]
         ports = ["--broker-port", str(BROKER_PORT), "--http-port", str(HTTP_PORT)]
-        own = ["--data-dir", str(self.data_dir), *ports, "--bind", "*"]
+        own = ["--data-dir", str(self.data_dir), *ports, "--bind", "*", "--insecure"]
         return self.pod.command(program, module, name, verb, *own)
 
 

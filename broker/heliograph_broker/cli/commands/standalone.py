@@ -49,6 +49,12 @@ def standalone(
             "--bind", metavar="ADDRESS", help="Address that the ports listen on; *: all addresses, of IPv4 and of IPv6."
         ),
     ] = "127.0.0.1",
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Listen on an address that other machines reach although there is no authentication."
+        ),
+    ] = False,
     filename: Annotated[
         list[Path] | None,
         typer.Option(
@@ -86,10 +92,20 @@ def standalone(
         raise CliError(str(error)) from error
     try:
         config = BrokerConfig.from_environment(
-            os.environ, data_dir=str(data_dir), broker_port=broker_port, http_port=http_port, bind=bind
+            os.environ,
+            data_dir=str(data_dir),
+            broker_port=broker_port,
+            http_port=http_port,
+            bind=bind,
+            **({"insecure": True} if insecure else {}),
         )
     except ValueError as error:
         raise CliError(f"a setting in the environment (HELIOGRAPH_…) is wrong: {error}") from error
+    if exposed := config.exposure():
+        raise CliError(
+            f"without authentication, anybody who reaches {exposed} could do everything: switch authentication on "
+            "(--auth token --token-secret-key FILE), bind to 127.0.0.1, or say --insecure if you trust that network"
+        )
     raise_descriptor_limit()
     uvloop.run(_serve(config, filename or []))
 
