@@ -369,3 +369,35 @@ def test_bad_tokens_in_a_flood_do_not_stop_a_client_that_is_known(
             attacker.join()
     assert refused > 4
     admin.close()
+
+
+def test_a_removed_key_ends_those_who_have_nothing_better_to_show(
+    broker_factory: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    first, second = (
+        Signer(tmp_path / "1.key"),
+        Signer(tmp_path / "2.key", b"the second secret, which comes as the first goes"),
+    )
+    both = f"{first.path},{second.path}"
+    environment = {"HELIOGRAPH_AUTH": "token", "HELIOGRAPH_TOKEN_SECRET_KEY": both, "HELIOGRAPH_SUPERUSERS": ADMIN}
+    broker = broker_factory(environment=environment | {"HELIOGRAPH_AUTH_REFRESH_CHECK_S": "1"})
+    broker.start()
+    signing = first
+    clients = [with_token(broker, lambda: signing.token(ADMIN)), with_token(broker, second.token(ADMIN))]
+    topics = [f"persistent://public/default/{fresh_name()}" for _ in clients]
+    producers = [client.create_producer(topic) for client, topic in zip(clients, topics, strict=True)]
+    since = [producer_of(broker, second, topic)["connectedSince"] for topic in topics]
+    with WireClient(broker.service_url, connect=False) as old:
+        old.send(Type.CONNECT, client_version="old", protocol_version=21, **of_token(first.token(ADMIN)))
+        old.expect(Type.CONNECTED)
+        signing = second
+        first.path.write_bytes(second.path.read_bytes())
+        error = old.expect(Type.ERROR).body
+        assert error.error == wire.AuthenticationError
+        assert "a key that credentials are verified with was removed" in error.message
+    for producer in producers:
+        producer.send(b"x")
+    assert [producer_of(broker, second, topic)["connectedSince"] for topic in topics] == since
+    assert "not signed by a key" in refusal_of_connect(broker, **of_token(first.token(ADMIN)))
+    for client in clients:
+        client.close()

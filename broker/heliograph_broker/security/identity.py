@@ -16,3 +16,5 @@ class Identity(msgspec.Struct, frozen=True):
     method: str
     expires_at_ms: int | None = None
     via: str = ""
+    withdrawals: int = 0
+    """How often its provider had withdrawn credentials when it accepted these."""

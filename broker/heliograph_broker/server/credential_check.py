@@ -1,7 +1,8 @@
 """Finds clients whose credentials have expired, or whose role has lost a right, while their connections are open.
 
-Once credentials have expired a client is asked for new ones. It has until the next check to send them; so long a client
-that cannot renew them on an open connection is left alone, too. Then its connection is closed.
+Once credentials have expired, or one of the keys that they may be signed by is removed, a client is asked for new ones.
+It has until the next check to send them; so long a client that cannot renew them on an open connection is left alone,
+too. Then its connection is closed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.security.authorization.needs import Need, on_namespace, on_topic
+from heliograph_broker.security.identity import Identity
 from heliograph_broker.security.security import Security
 
 from .commands.authentication_commands import challenge, end_expired
@@ -56,8 +58,7 @@ class CredentialCheck:
             assert isinstance(session, Session)
             if not connection.connected or not connection.alive:
                 continue
-            expires_at_ms = session.known_identity.expires_at_ms
-            if expires_at_ms is None or now_ms < expires_at_ms:
+            if not self._is_over(session.known_identity, now_ms):
                 continue
             if session.overdue:
                 end_expired(session)
@@ -66,6 +67,13 @@ class CredentialCheck:
             if session.renews:
                 challenge(session)
         self._timers[0] = self._loop.call_later(self._security.refresh_check_s, self._check_expiry)
+        # For the next check.
+        self._refreshing = self._loop.create_task(self._security.authenticator.refresh())
+
+    def _is_over(self, identity: Identity, now_ms: int) -> bool:
+        """Return whether credentials have to be shown anew."""
+        expired = identity.expires_at_ms is not None and identity.expires_at_ms <= now_ms
+        return expired or self._security.authenticator.withdrawn(identity)
 
     def _check_rights(self) -> None:
         """Close what a role may not have any more, after a change of any rights."""

@@ -49,7 +49,8 @@ class Authenticator:
     async def _authenticate(self, method: str, credentials: Credentials) -> Identity:
         provider = self._providers.get(method)
         if provider is not None:
-            return await provider.authenticate(credentials)
+            identity = await provider.authenticate(credentials)
+            return msgspec.structs.replace(identity, withdrawals=provider.withdrawals)
         if method in NO_METHOD:
             if self.anonymous_role:
                 return Identity(self.anonymous_role, ANONYMOUS)
@@ -60,6 +61,16 @@ class Authenticator:
             f"Heliograph does not have this authentication method; it has {', '.join(METHODS)}",
             f"a client asked for an unknown authentication method of {len(method)} characters",
         )
+
+    async def refresh(self) -> None:
+        """Let every provider read again what may have changed."""
+        for provider in self._providers.values():
+            await provider.refresh()
+
+    def withdrawn(self, identity: Identity) -> bool:
+        """Return whether credentials were withdrawn since these were accepted, perhaps these."""
+        provider = self._providers.get(identity.method)
+        return provider is not None and provider.withdrawals != identity.withdrawals
 
     async def through_proxy(
         self, identity: Identity, principal: str, method: str = "", credentials: Credentials | None = None
@@ -75,7 +86,7 @@ class Authenticator:
                     f"role {identity.role!r} named an original principal and is not one of the proxies",
                 )
             return identity
-        original = Identity(principal, identity.method)
+        original = Identity(principal, identity.method, withdrawals=identity.withdrawals)
         if credentials is not None:
             original = await self.authenticate(method, credentials)
             if principal not in ("", original.role):

@@ -31,6 +31,14 @@ class Provider:
 
     method: str
 
+    @property
+    def withdrawals(self) -> int:
+        """Grows when credentials that were accepted might not be any more, such as those of a key that was removed."""
+        return 0
+
+    async def refresh(self) -> None:
+        """Read again what may have changed, so that ``withdrawals`` is right though nobody authenticates."""
+
     async def authenticate(self, credentials: Credentials) -> Identity:
         """Return who the credentials belong to. Raises :class:`Unauthenticated`."""
         raise NotImplementedError

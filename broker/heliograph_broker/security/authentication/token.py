@@ -54,6 +54,14 @@ class TokenProvider(Provider):
         keys = TrustedKeys(split_sources(config.token_secret_key), split_sources(config.token_public_key), clock)
         return cls(keys, clock, config.token_audience, config.token_role_claim)
 
+    @property
+    def withdrawals(self) -> int:
+        """How often a key was removed."""
+        return self._keys.removals
+
+    async def refresh(self) -> None:
+        await self._keys.refresh()
+
     async def authenticate(self, credentials: Credentials) -> Identity:
         token = credentials.data
         if len(token) > MAX_TOKEN_BYTES:

@@ -71,6 +71,8 @@ class TrustedKeys:
         for each in self._sources:
             each.read()
         self.version = 0
+        #: How often a change has taken away a key.
+        self.removals = 0
         self.keys = self._all()
         self._reading: asyncio.Task[bool] | None = None
         self._read_at = clock.monotonic()
@@ -96,8 +98,10 @@ class TrustedKeys:
         self._reading = None
         with contextlib.suppress(asyncio.CancelledError):
             if task.result():
+                before, self.keys = self.keys, self._all()
                 self.version += 1
-                self.keys = self._all()
+                left = [each.key for each in self.keys]
+                self.removals += any(each.key not in left for each in before)
 
     def _all(self) -> tuple[TokenKey, ...]:
         return tuple(key for each in self._sources for key in each.keys)

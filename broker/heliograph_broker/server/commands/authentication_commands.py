@@ -7,7 +7,6 @@ and keeps its role. Until the identity of a client is known, nothing that it sen
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Final
 
 import structlog
@@ -15,6 +14,7 @@ from heliograph_api import __version__
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.encoder import NO_REQUEST
 from heliograph_api.protocol.frames import FrameError
+from heliograph_api.tables import readable_time
 
 from heliograph_broker.security.authentication.authenticator import Authenticator
 from heliograph_broker.security.authentication.provider import Credentials, Unauthenticated
@@ -80,7 +80,7 @@ def auth_response(session: Session, command: wire.BaseCommand) -> None:
             raise Unauthenticated("the new credentials are of another role: connect again with them")
         if known.via:
             # The proxy renews its own credentials, and still speaks for the same role.
-            return Identity(known.role, known.method, identity.expires_at_ms, known.via)
+            return Identity(known.role, known.method, identity.expires_at_ms, known.via, identity.withdrawals)
         return identity
 
     def accepted(identity: Identity) -> None:
@@ -103,11 +103,12 @@ def challenge(session: Session) -> None:
 
 def end_expired(session: Session) -> None:
     """Close the connection of a client that has not renewed what has expired, and tell it why."""
-    expired_ms = session.known_identity.expires_at_ms or 0
-    at = datetime.fromtimestamp(expired_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    why = "a key that credentials are verified with was removed"
+    expired_ms = session.known_identity.expires_at_ms
+    if expired_ms is not None and expired_ms <= session.broker.clock.now_ms():
+        why = f"the credentials have expired at {readable_time(expired_ms)} UTC"
     means = "did not renew them" if session.renews else "cannot renew them on an open connection"
-    reason = f"the credentials expired at {at} and the client {means}: connect again with new ones"
-    _refuse(session, reason)
+    _refuse(session, f"{why}, and the client {means}: connect again with new ones")
 
 
 def _verify(session: Session, found: Awaitable[Identity], accepted: Callable[[Identity], None]) -> None:
