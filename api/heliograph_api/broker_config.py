@@ -35,6 +35,7 @@ RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "deduplication_inactivity_ms": (1, None),
     "max_connections": (0, None),
     "max_connections_per_address": (0, None),
+    "max_connections_per_role": (0, None),
     "max_handles_per_connection": (0, None),
     "reserved_descriptors": (0, None),
     "scrub_bytes_per_s": (0, None),
@@ -90,6 +91,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Maximum connections of each port; further ones are refused. 0: limited by file descriptors only."""
     max_connections_per_address: int = 5_000
     """Maximum connections of each port from one address; 0: no limit."""
+    max_connections_per_role: int = 0
+    """Maximum connections of clients of one role to the binary ports, with authentication; 0: no limit."""
     max_handles_per_connection: int = 20_000
     """Maximum producers, consumers, readers and topic watchers of one connection; 0: no limit."""
     reserved_descriptors: int = 1024

@@ -401,3 +401,35 @@ def test_a_removed_key_ends_those_who_have_nothing_better_to_show(
     assert "not signed by a key" in refusal_of_connect(broker, **of_token(first.token(ADMIN)))
     for client in clients:
         client.close()
+
+
+def test_a_role_has_a_limited_number_of_connections(
+    broker_factory: Callable[..., BrokerProcess], signer: Signer
+) -> None:
+    environment = {
+        "HELIOGRAPH_AUTH": "token",
+        "HELIOGRAPH_TOKEN_SECRET_KEY": str(signer.path),
+        "HELIOGRAPH_MAX_CONNECTIONS_PER_ROLE": "2",
+    }
+    broker = broker_factory(environment=environment)
+    broker.start()
+
+    def connected(role: str) -> WireClient:
+        client = WireClient(broker.service_url, connect=False)
+        client.send(Type.CONNECT, client_version="test", protocol_version=21, **of_token(signer.token(role)))
+        return client
+
+    with connected("one") as first, connected("one") as second, connected("two") as other:
+        for client in (first, second, other):
+            client.expect(Type.CONNECTED)
+        with connected("one") as third:
+            error = third.expect(Type.ERROR).body
+            assert error.error == wire.NotAllowedError
+            assert error.message.endswith("of a role: 2 (max_connections_per_role)")
+        second.close()
+
+        def has_room() -> bool:
+            with connected("one") as again:
+                return again.read_frame().command.type == Type.CONNECTED
+
+        eventually(has_room)

@@ -23,6 +23,7 @@ from heliograph_api.protocol.frame_reader import FrameReader
 from heliograph_api.protocol.frames import FrameError
 from heliograph_api.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
 
+from .connection_limits import RoleLimit
 from .output import Output
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class ConnectionHost:
     encoder: Encoder
     #: None on a broker without authentication.
     security: Security | None
+    role_limit: RoleLimit
 
     def open_session(self, connection: Connection) -> ConnectionSession:
         """Return the session of a new connection."""

@@ -21,7 +21,7 @@ from .commands import producer_commands
 from .commands.guards import guarded
 from .commands.handlers import HANDLERS
 from .connection import Connection, ConnectionHost
-from .connection_limits import limits_of
+from .connection_limits import RoleLimit, limits_of
 from .connection_memory import ConnectionMemory
 from .credential_check import CredentialCheck
 from .session import Session
@@ -40,6 +40,7 @@ class Listener(ConnectionHost):
         self.broker = broker
         self.loop = loop
         self.security = security
+        self.role_limit = RoleLimit(broker.metrics.binary_connections, broker.config.max_connections_per_role)
         self.handlers = HANDLERS if security is None else guarded(HANDLERS)
         self.publish_handler = producer_commands.send
         #: In the order in which they came, so that iteration does not depend on memory addresses.

@@ -32,6 +32,7 @@ class Session(ConnectionSession):
         "challenged",
         "connection",
         "consumers",
+        "counted_role",
         "encoder",
         "identity",
         "output",
@@ -54,6 +55,8 @@ class Session(ConnectionSession):
         self.watchers: dict[int, TopicListWatcher] = {}
         #: Who the client is; None without authentication.
         self.identity: Identity | None = None
+        #: The role that the connection counts for; empty for none.
+        self.counted_role = ""
         #: Whether the client can renew its credentials, was asked to, and is late with it.
         self.renews = self.challenged = self.overdue = False
         #: Verifies the credentials; kept, as the event loop does not keep it.
@@ -73,6 +76,9 @@ class Session(ConnectionSession):
         return security
 
     def give_up(self) -> None:
+        if self.counted_role:
+            self.connection.listener.role_limit.closed(self.counted_role)
+            self.counted_role = ""
         while self.watchers:
             self.broker.watches.end(self.watchers.popitem()[1])
         producers, consumers = self.producers, self.consumers

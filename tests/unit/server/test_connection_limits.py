@@ -21,7 +21,7 @@ def test_one_more_connection_than_allowed_is_refused() -> None:
     assert "maximum number of connections: 2 (max_connections)" in limits.refusal("c", 9)
     limits.closed("a")
     assert limits.refusal("c", 9) == ""
-    assert metrics.refused == {"total": 1, "address": 0, "descriptors": 0}
+    assert metrics.refused == {"total": 1, "address": 0, "role": 0, "descriptors": 0}
     assert metrics.open == 1
 
 

@@ -164,7 +164,7 @@ class ConnectionMetrics:
     def __init__(self) -> None:
         self.open = 0
         #: By the limit that was reached.
-        self.refused = {"total": 0, "address": 0, "descriptors": 0}
+        self.refused = {"total": 0, "address": 0, "role": 0, "descriptors": 0}
         #: By reason: no CONNECT in time, silent, remaining data not read, or connections held too much memory.
         self.cut = {"handshake": 0, "silent": 0, "unread": 0, "memory": 0}
 

@@ -40,6 +40,13 @@ def connect(session: Session, command: wire.BaseCommand) -> None:
     certificate = session.connection.certificate
 
     def accepted(identity: Identity) -> None:
+        limit = session.connection.listener.role_limit
+        if reason := limit.refusal(identity.role):
+            session.output.send_error(NO_REQUEST, wire.NotAllowedError, reason)
+            session.connection.close(reason)
+            return
+        limit.opened(identity.role)
+        session.counted_role = identity.role
         session.identity = identity
         session.renews = request.feature_flags.supports_auth_refresh
         accept(session, request)
