@@ -213,19 +213,33 @@ class BrokerConfig(msgspec.Struct, frozen=True):
             if not value > 0:
                 raise ValueError(f"{name}: {value} is out of range; valid: above 0")
 
+    def check_together(self) -> None:
+        """Raise :class:`ValueError` naming a setting that others need, or that needs others."""
+        methods = self.auth_methods()
+        keys = [name for name in ("token_secret_key", "token_public_key") if _listed(getattr(self, name))]
+        if "token" in methods and not keys:
+            raise ValueError(
+                "auth: token needs a key that tokens are verified with; set token_secret_key or token_public_key"
+            )
+        needing = [*keys, *(["token_audience"] if self.token_audience else [])]
+        if needing and "token" not in methods:
+            raise ValueError(f"{needing[0]}: needs the method token, which auth does not name; valid: auth=token")
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], **given: Any) -> BrokerConfig:
         """Return the settings ``given``, and of the others those named ``HELIOGRAPH_<SETTING>`` in ``environment``.
 
         ``HELIOGRAPH_LEDGER_MAX_ENTRIES=1000`` sets ``ledger_max_entries``. Raises :class:`ValueError` naming the
-        setting for a value that is out of range or of another type.
+        setting for a value that is out of range or of another type, or that another setting needs.
         """
         settings: dict[str, Any] = {}
         for name in cls.__struct_fields__:
             value = environment.get(ENVIRONMENT_PREFIX + name.upper())
             if value is not None:
                 settings[name] = value
-        return msgspec.convert(settings | given, cls, strict=False)
+        config = msgspec.convert(settings | given, cls, strict=False)
+        config.check_together()
+        return config
 
     def _check_listeners(self) -> None:
         try:
@@ -262,13 +276,6 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         for method in methods:
             if method not in AUTH_METHODS:
                 raise ValueError(f"auth: {quoted(method)} is no method; valid: {', '.join(AUTH_METHODS)}")
-        keys = [name for name in ("token_secret_key", "token_public_key") if _listed(getattr(self, name))]
-        if "token" in methods and not keys:
-            raise ValueError(
-                "auth: token needs a key that tokens are verified with; set token_secret_key or token_public_key"
-            )
-        if keys and "token" not in methods:
-            raise ValueError(f"{keys[0]}: needs the method token, which auth does not name; valid: auth=token")
         if not self.token_role_claim.strip():
             raise ValueError("token_role_claim: is empty; valid: the name of a claim, such as sub")
 

@@ -92,12 +92,13 @@ def test_ipv6_addresses_of_listeners_are_in_brackets_in_urls(host: str) -> None:
         ({"auth": "tls,token", "token_secret_key": " , "}, "auth: token needs a key"),
         ({"token_secret_key": "a"}, "token_secret_key: needs the method token, which auth does not name; valid: "),
         ({"auth": "tls", "token_public_key": "a"}, "token_public_key: needs the method token"),
+        ({"token_audience": "west"}, "token_audience: needs the method token"),
         ({"token_role_claim": ""}, "token_role_claim: is empty; valid: the name of a claim, such as sub"),
     ],
 )
 def test_wrong_settings_of_authentication_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
-        BrokerConfig(**settings)
+        BrokerConfig.from_environment({}, **settings)
 
 
 def test_methods_of_authentication() -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from heliograph_api.values.quoting import quoted
+
+T = TypeVar("T")
 
 VALID = "a path, file:///path or data:;base64,TEXT"
 MAX_KEY_BYTES = 64 * 1024
@@ -49,6 +53,14 @@ def read_source(source: str) -> bytes:
     if not content.strip():
         raise KeyUnusable(f"{name} is empty; valid: a file that holds a key")
     return content
+
+
+def parse_source(source: str, content: bytes, parse: Callable[[bytes], T]) -> T:
+    """Return what ``parse`` makes of the content; a :class:`KeyUnusable` of it gets the source's name."""
+    try:
+        return parse(content)
+    except KeyUnusable as error:
+        raise KeyUnusable(f"{source_name(source)}: {error}") from None
 
 
 def _is_data(source: str) -> bool:

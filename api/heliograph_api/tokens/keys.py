@@ -41,7 +41,7 @@ PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519Public
 
 
 class TokenKey(NamedTuple):
-    """A secret, a public or a private key, and its algorithms by name, the usual one first."""
+    """A secret, a public or a private key, and its algorithms by name; the usual one first, which signs."""
 
     key: Any
     algorithms: Mapping[str, Algorithm]
@@ -112,7 +112,8 @@ def token_key(key: object) -> TokenKey:
 
 
 def _secret_key(secret: bytes) -> TokenKey:
-    names = [name for name, least in SECRET_BYTES.items() if len(secret) >= least]
+    # The strongest first, by which Pulsar's tools sign.
+    names = [name for name, least in reversed(list(SECRET_BYTES.items())) if len(secret) >= least]
     return _with_algorithms(secret, names)
 
 

@@ -19,6 +19,7 @@ from heliograph_broker.cli.commands.standalone import standalone
 from heliograph_broker.cli.commands.store import store_app
 from heliograph_broker.cli.commands.subscription_policies import subscriptions_app
 from heliograph_broker.cli.commands.tenants import tenants_app
+from heliograph_broker.cli.commands.tokens import tokens_app
 from heliograph_broker.cli.commands.topics import topics_app
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ for name, group in (
     ("brokers", brokers_app),
     ("clusters", clusters_app),
     ("store", store_app),
+    ("tokens", tokens_app),
 ):
     list_whole_sentences(group)
     app.add_typer(group, name=name)

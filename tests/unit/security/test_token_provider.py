@@ -19,6 +19,7 @@ from heliograph_broker.security.authentication.provider import Credentials, Unau
 from heliograph_broker.security.authentication.token import TokenProvider
 from heliograph_broker.security.authentication.token_keys import TrustedKeys
 from heliograph_broker.security.identity import Identity
+from structlog.testing import capture_logs
 
 from tests.support.token_specimens import ALGORITHMS, PAIRS, SECRETS, pair, signed, verifying
 
@@ -246,29 +247,34 @@ async def test_keys_overlap_while_they_rotate(tokens: Tokens) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a key", b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----"])
-async def test_a_broken_new_file_keeps_the_old_key_and_is_logged_once(
-    tokens: Tokens, content: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_broken_new_file_keeps_the_old_key_and_is_logged_once(tokens: Tokens, content: bytes) -> None:
     path = tokens.key("a.key", pair("EdDSA").public_der)
     other = tokens.key("b.key", SECRETS["HS256"])
     provider = tokens.provider(other, path)
     tokens.key("a.key", content)
     tokens.key("b.key", b"y" * 40)
-    capsys.readouterr()
-    for _ in range(3):
-        tokens.clock.advance_ms(1000)
-        assert (await identity(provider, signed("EdDSA", {"sub": "a"}))).role == "a"
+    with capture_logs() as logs:
+        for _ in range(3):
+            tokens.clock.advance_ms(1000)
+            assert (await identity(provider, signed("EdDSA", {"sub": "a"}))).role == "a"
     # The other file's new key counts all the same.
     assert (await identity(provider, signed("HS256", {"sub": "b"}, b"y" * 40))).role == "b"
     assert await refusal(provider, signed("HS256", {"sub": "b"})) == NOT_TRUSTED
-    logged = capsys.readouterr().out
-    assert logged.count("a token key cannot be read; the one before stays valid") == 1
-    assert path in logged
-    assert "AAAA" not in logged
+    changed, broken = logs
+    assert broken["event"] == "a token key cannot be read; the one before stays valid"
+    assert (broken["key"], changed["key"]) == (repr(path), repr(other))
+    assert changed["event"] == "a token key has changed"
+    assert "AAAA" not in str(logs)
     (tokens.directory / "a.key").unlink()
-    tokens.clock.advance_ms(1000)
-    assert (await identity(provider, signed("EdDSA", {"sub": "a"}))).role == "a"
-    assert "there is no file" in capsys.readouterr().out
+    with capture_logs() as logs:
+        tokens.clock.advance_ms(1000)
+        assert (await identity(provider, signed("EdDSA", {"sub": "a"}))).role == "a"
+        tokens.key("a.key", pair("EdDSA").public_der)
+        tokens.clock.advance_ms(1000)
+        assert (await identity(provider, signed("EdDSA", {"sub": "a"}))).role == "a"
+    missing, found = logs
+    assert "there is no file" in missing["error"]
+    assert found["event"] == "a token key can be read again, and is the same"
     tokens.key("a.key", pair("EdDSA", 1).public_der)
     tokens.clock.advance_ms(1000)
     assert await refusal(provider, signed("EdDSA", {"sub": "a"})) == NOT_TRUSTED
@@ -282,9 +288,9 @@ async def test_many_clients_at_once_wait_for_one_reading_of_the_files(
     read: list[str] = []
     original = TrustedKeys._read_again
 
-    def counted(keys: TrustedKeys) -> bool:
+    def counted(keys: TrustedKeys) -> None:
         read.append("again")
-        return original(keys)
+        original(keys)
 
     monkeypatch.setattr(TrustedKeys, "_read_again", counted)
     tokens.clock.advance_ms(5000)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from heliograph_api.broker_config import BrokerConfig
 
-from heliograph_broker.cli.base.shared_options import CliError
+from heliograph_broker.cli.base.shared_options import CliError, usage_error
 
 
 def standalone(
@@ -64,6 +64,34 @@ def standalone(
             help="Manifests to apply before the broker is ready; may be repeated.",
         ),
     ] = None,
+    auth: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--auth",
+            metavar="METHOD",
+            help="Way in which clients authenticate, such as token; may be repeated. Default: none, all is allowed.",
+        ),
+    ] = None,
+    token_secret_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--token-secret-key",
+            metavar="FILE",
+            help="Secret key that tokens are verified with, of 'heliograph tokens'; may be repeated.",
+        ),
+    ] = None,
+    token_public_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--token-public-key",
+            metavar="FILE",
+            help="Public key that tokens are verified with, in DER or PEM; may be repeated.",
+        ),
+    ] = None,
+    superuser: Annotated[
+        list[str] | None,
+        typer.Option("--superuser", metavar="ROLE", help="Role that may do everything; may be repeated."),
+    ] = None,
 ) -> None:
     """Run a broker in this process.
 
@@ -80,6 +108,7 @@ def standalone(
       heliograph standalone
       heliograph standalone --data-dir /var/lib/heliograph -f examples/flights/
       heliograph standalone --broker-port 0 --http-port 0
+      heliograph standalone --auth token --token-secret-key secret.key --superuser admin
     """
     import uvloop
     from heliograph_api.logging_setup import LoggingError, configure_logging
@@ -90,6 +119,15 @@ def standalone(
         configure_logging()
     except LoggingError as error:
         raise CliError(str(error)) from error
+    options = {
+        "auth": _joined("--auth", auth),
+        "token_secret_key": _joined("--token-secret-key", token_secret_key),
+        "token_public_key": _joined("--token-public-key", token_public_key),
+        "superusers": _joined("--superuser", superuser),
+        "insecure": insecure,
+    }
+    # Those that are left out leave the environment in effect.
+    given = {name: value for name, value in options.items() if value}
     try:
         config = BrokerConfig.from_environment(
             os.environ,
@@ -97,10 +135,10 @@ def standalone(
             broker_port=broker_port,
             http_port=http_port,
             bind=bind,
-            **({"insecure": True} if insecure else {}),
+            **given,
         )
     except ValueError as error:
-        raise CliError(f"a setting in the environment (HELIOGRAPH_…) is wrong: {error}") from error
+        raise CliError(f"an option, or a setting in the environment (HELIOGRAPH_…), is wrong: {error}") from error
     if exposed := config.exposure():
         raise CliError(
             f"without authentication, anybody who reaches {exposed} could do everything: switch authentication on "
@@ -110,8 +148,21 @@ def standalone(
     uvloop.run(_serve(config, filename or []))
 
 
+def _joined(option: str, texts: list[str] | None) -> str:
+    """Return the setting that a repeated option gives. Ends with a usage error for a text that commas would divide."""
+    from heliograph_api.tokens.key_sources import source_name, split_sources
+
+    for text in texts or []:
+        if split_sources(text) != [text]:
+            # The name of a key that is given as data does not show it.
+            name = source_name(text)
+            usage_error(f"{option} {name} is empty or has a comma; valid: one value, and the option again for others")
+    return ",".join(texts or [])
+
+
 async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
     from heliograph_api.manifests.manifest_reader import ManifestError
+    from heliograph_api.tokens.key_sources import KeyUnusable
 
     from heliograph_broker.messaging.base.errors import BrokerError
     from heliograph_broker.server.starting_port import StartingPort
@@ -128,7 +179,7 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
     try:
         with StartingPort(config.bind, config.http_port) as starting:
             await broker.start(starting.close)
-    except (DataDirError, ManifestError, BrokerError, StoreFailed) as error:
+    except (DataDirError, ManifestError, BrokerError, StoreFailed, KeyUnusable) as error:
         raise CliError(str(error)) from error
     except OSError as error:
         ports = ", ".join(map(str, (config.broker_port, config.http_port, *filter(None, (config.metrics_port,)))))

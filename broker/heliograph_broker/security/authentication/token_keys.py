@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable
 
 import structlog
-from heliograph_api.tokens.key_sources import KeyUnusable, read_source, source_name
+from heliograph_api.tokens.key_sources import KeyUnusable, parse_source, read_source, source_name
 from heliograph_api.tokens.keys import TokenKey, public_key, secret_keys
 
 from heliograph_broker.clock import Clock
@@ -32,18 +31,15 @@ class _KeySource:
         self._problem = ""
 
     def read(self) -> bool:
-        """Read the file. Return whether its keys have changed. Raises :class:`KeyUnusable`."""
+        """Read the file. Return whether its content has changed. Raises :class:`KeyUnusable`."""
         content = read_source(self._source)
         if content == self._content:
             return False
-        try:
-            keys = self._parse(content)
-        except KeyUnusable as error:
-            raise KeyUnusable(f"{self.name}: {error}") from None
-        self._content, self.keys = content, keys
+        self.keys = parse_source(self._source, content, self._parse)
+        self._content = content
         return True
 
-    def read_again(self) -> bool:
+    def read_again(self) -> None:
         """As :meth:`read`, but a file that is unusable now leaves its keys as they are, and is logged once."""
         try:
             changed = self.read()
@@ -51,13 +47,12 @@ class _KeySource:
             if str(error) != self._problem:
                 log.error("a token key cannot be read; the one before stays valid", key=self.name, error=str(error))
             self._problem = str(error)
-            return False
+            return
         if changed:
             log.info("a token key has changed", key=self.name)
         elif self._problem:
             log.info("a token key can be read again, and is the same", key=self.name)
         self._problem = ""
-        return changed
 
 
 class TrustedKeys:
@@ -74,7 +69,7 @@ class TrustedKeys:
         #: How often a change has taken away a key.
         self.removals = 0
         self.keys = self._all()
-        self._reading: asyncio.Task[bool] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._read_at = clock.monotonic()
 
     async def refresh(self) -> None:
@@ -90,18 +85,20 @@ class TrustedKeys:
             return
         await asyncio.wait((self._reading,), timeout=PATIENCE_S)
 
-    def _read_again(self) -> bool:
-        changed = [each.read_again() for each in self._sources]
-        return any(changed)
+    def _read_again(self) -> None:
+        for each in self._sources:
+            each.read_again()
 
-    def _take(self, task: asyncio.Task[bool]) -> None:
+    def _take(self, task: asyncio.Task[None]) -> None:
         self._reading = None
-        with contextlib.suppress(asyncio.CancelledError):
-            if task.result():
-                before, self.keys = self.keys, self._all()
-                self.version += 1
-                left = [each.key for each in self.keys]
-                self.removals += any(each.key not in left for each in before)
+        before, now = self.keys, self._all()
+        if now != before:
+            self.keys = now
+            self.version += 1
+            left = [each.key for each in now]
+            self.removals += any(each.key not in left for each in before)
+        if not task.cancelled():
+            task.result()
 
     def _all(self) -> tuple[TokenKey, ...]:
         return tuple(key for each in self._sources for key in each.keys)
