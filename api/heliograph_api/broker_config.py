@@ -163,6 +163,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Claim of a token that holds the client's role."""
     superusers: str = ""
     """Roles that may do everything, separated by commas."""
+    monitors: str = ""
+    """Roles that may read metrics and statistics of the whole broker, and nothing else, separated by commas."""
     proxies: str = ""
     """Roles of proxies, separated by commas: they speak for other roles, which they name, and never for themselves."""
     anonymous_role: str = ""

@@ -10,6 +10,7 @@ from heliograph_api.values.names import InvalidName
 
 from heliograph_broker.cli.base.shared_options import CliError, list_whole_sentences
 from heliograph_broker.cli.commands.apply import apply
+from heliograph_broker.cli.commands.auth import auth_app
 from heliograph_broker.cli.commands.backup import backup_app, restore
 from heliograph_broker.cli.commands.brokers import brokers_app, clusters_app
 from heliograph_broker.cli.commands.explain import explain
@@ -39,6 +40,7 @@ for name, group in (
     ("subscriptions", subscriptions_app),
     ("brokers", brokers_app),
     ("clusters", clusters_app),
+    ("auth", auth_app),
     ("store", store_app),
     ("tokens", tokens_app),
 ):

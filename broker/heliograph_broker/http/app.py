@@ -9,6 +9,8 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from heliograph_api.broker_config import BrokerConfig
 
+from heliograph_broker.http.base.access import AUTHORIZER, authorized
+from heliograph_broker.http.base.audit import audited
 from heliograph_broker.http.base.authentication import authentication
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
 from heliograph_broker.http.base.errors import errors_as_json
@@ -25,6 +27,7 @@ from .brokers import (
     admin_clusters,
     apply,
     backup,
+    can_i,
     dynamic_settings,
     health,
     isolation_policies,
@@ -74,8 +77,10 @@ def create_app(
 
     Without ``security`` everybody may send every request.
     """
-    middlewares = [errors_as_json, *_guards(security), warnings_as_header]
+    middlewares = [audited, errors_as_json, *_guards(security), warnings_as_header]
     app = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
+    if security is not None:
+        app[AUTHORIZER] = security.authorizer
     app[BROKER] = broker
     app[CONFIG] = config
     app[ENDPOINTS] = endpoints
@@ -117,6 +122,7 @@ def create_app(
         trouble,
         lookup,
         apply,
+        can_i,
         status,
         backup,
         metrics,
@@ -131,12 +137,14 @@ def create_app(
 
 
 def _guards(security: Security | None) -> list[Middleware]:
-    return [] if security is None else [authentication(security)]
+    return [] if security is None else [authentication(security), authorized]
 
 
 def create_metrics_app(app: web.Application, security: Security | None = None) -> web.Application:
     """Return an application that serves the metrics of ``app``, which must run, and nothing else."""
     only = web.Application(middlewares=[errors_as_json, *_guards(security)])
+    if security is not None:
+        only[AUTHORIZER] = security.authorizer
     only[BROKER] = app[BROKER]
     only[RATES] = app[RATES]
     only[metrics.LAG] = app[metrics.LAG]

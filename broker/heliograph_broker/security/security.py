@@ -42,7 +42,9 @@ class Security:
         proxies = comma_separated(config.proxies)
         return cls(
             Authenticator(providers, anonymous_role=config.anonymous_role, proxies=proxies),
-            Authorizer(directory, comma_separated(config.superusers), proxies),
+            Authorizer(
+                directory, comma_separated(config.superusers), proxies, monitors=comma_separated(config.monitors)
+            ),
             FailureLog(clock),
             config.auth_refresh_check_s,
         )

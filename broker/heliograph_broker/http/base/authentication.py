@@ -17,7 +17,7 @@ from heliograph_broker.security.security import Security
 from .errors import refusal
 
 #: Where a request keeps who sends it, once that is known.
-IDENTITY: Final = "identity"
+IDENTITY: Final[web.RequestKey[Identity]] = web.RequestKey("identity", Identity)
 #: Pulsar's headers: the method of clients whose credentials do not tell it, and whom a proxy speaks for.
 _METHOD: Final = "X-Pulsar-Auth-Method-Name"
 _ORIGINAL_PRINCIPAL: Final = "X-Original-Principal"
@@ -44,14 +44,19 @@ def authentication(security: Security) -> Middleware:
             identity = await identity_of(request)
         except Unauthenticated as error:
             security.failures.note(request.remote or "", error.detail)
-            answer = refusal(401, str(error))
-            answer.headers["WWW-Authenticate"] = "Bearer"
-            return answer
+            return unauthenticated(str(error))
         if identity is not None:
             request[IDENTITY] = identity
         return await handler(request)
 
     return authenticate
+
+
+def unauthenticated(reason: str) -> web.Response:
+    """Return the answer to a client that has not shown who it is."""
+    answer = refusal(401, reason)
+    answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
 
 
 def _shown(request: web.Request) -> tuple[str, Credentials]:

@@ -6,6 +6,8 @@ from typing import Final
 
 from aiohttp import web
 
+from heliograph_broker.security.authorization.needs import Need
+
 from .errors import ApiError
 from .operations import Refusal, operation
 
@@ -24,7 +26,7 @@ _UNSUPPORTED: Final = {
 
 
 def _unsupported(path: str, reason: str) -> web.RouteDef:
-    @operation(f"{reason}.", answers={404: Refusal})
+    @operation(f"{reason}.", answers={404: Refusal}, needs=Need.SUPERUSER)
     async def refuse(request: web.Request) -> web.Response:
         raise ApiError(404, reason)
 

@@ -13,6 +13,8 @@ import msgspec
 from aiohttp import web
 from heliograph_api import __version__
 
+from heliograph_broker.security.authorization.needs import Need
+
 from .operations import JSON, Media, Operation, Refusal, operation, operation_of
 from .warning_header import WARNING
 
@@ -289,7 +291,7 @@ def document(app: web.Application) -> bytes:
     return msgspec.json.encode(describe(described))
 
 
-@operation("Get this description.", answers={200: dict[str, Any]})
+@operation("Get this description.", answers={200: dict[str, Any]}, needs=Need.IDENTITY)
 async def get_description(request: web.Request) -> web.Response:
     """Return the description, generated at the first request, outside the event loop, in about 10 ms."""
     cached = request.app[DESCRIPTION]

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from heliograph_broker.security.authorization.needs import Need, Resource
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ATTRIBUTE = "heliograph_operation"
 JSON = "application/json"
@@ -51,6 +53,10 @@ class Operation(msgspec.Struct, frozen=True):
     answers: Mapping[int, Any] = msgspec.field(default_factory=lambda: {204: None})
     #: A body as somebody would send it, as JSON.
     example: str = ""
+    #: The right its client needs; None: superusers only.
+    needs: Need | None = None
+    #: The object of that right; None: the most particular one that the path names.
+    on: Callable[[web.Request], Resource] | None = None
 
 
 def operation(
@@ -61,12 +67,18 @@ def operation(
     query: tuple[Parameter, ...] = (),
     answers: Mapping[int, Any] | None = None,
     example: str = "",
+    needs: Need | None = None,
+    on: Callable[[web.Request], Resource] | None = None,
 ) -> Callable[[Handler], Handler]:
-    """Attach an :class:`Operation` to a handler. Without ``answers`` it answers 204."""
+    """Attach an :class:`Operation` to a handler. Without ``answers`` it answers 204.
+
+    ``needs`` is the right that the client needs, on the object that ``on`` returns for a request (see
+    :mod:`.access`); without it, the operation is for superusers.
+    """
 
     def attach(handler: Handler) -> Handler:
         given = answers if answers is not None else {204: None}
-        described = Operation(summary, body, body_required, query, given, example)
+        described = Operation(summary, body, body_required, query, given, example, needs, on)
         setattr(handler, _ATTRIBUTE, described)
         return handler
 

@@ -12,6 +12,7 @@ from heliograph_broker.http.base.bundles import bundle_boundaries
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, as_json, as_text
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Parameter, Refusal, operation
+from heliograph_broker.security.authorization.needs import Need
 
 from .admin_clusters import check_cluster
 from .health import check_ready
@@ -55,7 +56,7 @@ class MigrationDocument(msgspec.Struct, rename="camel"):
     target_url: str | None = None
 
 
-@operation("The broker's version.", answers={200: str})
+@operation("The broker's version.", answers={200: str}, needs=Need.IDENTITY)
 async def version(request: web.Request) -> web.Response:
     return as_text(__version__)
 
@@ -70,26 +71,31 @@ def _check_broker(request: web.Request, broker_id: str) -> None:
         raise ApiError(404, f"Broker id '{broker_id}' not found in available brokers.")
 
 
-@operation("List the active brokers by host and port.", answers={200: list[str]})
+@operation("List the active brokers by host and port.", answers={200: list[str]}, needs=Need.SUPERUSER)
 async def active_brokers(request: web.Request) -> web.Response:
     if "cluster" in request.match_info:
         check_cluster(request)
     return as_json([own_address(request)])
 
 
-@operation("Get the leader of the brokers: this broker.", answers={200: LeaderDocument})
+@operation("Get the leader of the brokers: this broker.", answers={200: LeaderDocument}, needs=Need.SUPERUSER)
 async def leader(request: web.Request) -> web.Response:
     return as_json(LeaderDocument(request.app[ENDPOINTS].http_url, own_address(request)))
 
 
-@operation("Check whether the broker can store messages.", query=(_TOPIC_VERSION, _BROKER_ID), answers=_READY_HERE)
+@operation(
+    "Check whether the broker can store messages.",
+    query=(_TOPIC_VERSION, _BROKER_ID),
+    answers=_READY_HERE,
+    needs=Need.SUPERUSER,
+)
 async def healthy(request: web.Request) -> web.Response:
     _check_broker(request, request.query.get(_BROKER_ID.name) or own_address(request))
     await check_ready(request.app[BROKER])
     return as_text("ok")
 
 
-@operation("Check whether the broker can store messages.", answers=_READY)
+@operation("Check whether the broker can store messages.", answers=_READY, needs=Need.IDENTITY)
 async def ready(request: web.Request) -> web.Response:
     await check_ready(request.app[BROKER])
     return as_text("ok")
@@ -98,13 +104,17 @@ async def ready(request: web.Request) -> web.Response:
 # -- configuration -------------------------------------------------------------------------------------------------
 
 
-@operation("Get where the broker stores its metadata.", answers={200: InternalConfiguration})
+@operation("Get where the broker stores its metadata.", answers={200: InternalConfiguration}, needs=Need.SUPERUSER)
 async def internal_configuration(request: web.Request) -> web.Response:
     url = f"lmdb:{request.app[CONFIG].data_dir}"
     return as_json(InternalConfiguration(url, url, ""))
 
 
-@operation("Get how far the metadata is moved to another store: never begun.", answers={200: MigrationDocument})
+@operation(
+    "Get how far the metadata is moved to another store: never begun.",
+    answers={200: MigrationDocument},
+    needs=Need.SUPERUSER,
+)
 async def metadata_migration(request: web.Request) -> web.Response:
     return as_json(MigrationDocument())
 
@@ -112,12 +122,17 @@ async def metadata_migration(request: web.Request) -> web.Response:
 # -- the rest ------------------------------------------------------------------------------------------------------
 
 
-@operation("Check all backlog quotas now: has no effect, as the broker checks them whenever they are due.")
+@operation(
+    "Check all backlog quotas now: has no effect, as the broker checks them whenever they are due.",
+    needs=Need.SUPERUSER,
+)
 async def check_quotas(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-@operation("List the bundles a broker serves: all of them.", answers={200: dict[str, OwnershipDocument]})
+@operation(
+    "List the bundles a broker serves: all of them.", answers={200: dict[str, OwnershipDocument]}, needs=Need.SUPERUSER
+)
 async def owned_bundles(request: web.Request) -> web.Response:
     check_cluster(request)
     _check_broker(request, request.match_info["broker"])
@@ -128,7 +143,9 @@ async def owned_bundles(request: web.Request) -> web.Response:
     return as_json(owned)
 
 
-@operation("Shut down the broker: refused; send SIGTERM to its process instead.", answers={405: Refusal})
+@operation(
+    "Shut down the broker: refused; send SIGTERM to its process instead.", answers={405: Refusal}, needs=Need.SUPERUSER
+)
 async def shutdown(request: web.Request) -> web.Response:
     raise ApiError(405, "The broker cannot be shut down through this API; send SIGTERM to its process")
 

@@ -16,6 +16,7 @@ from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Refusal, operation
 from heliograph_broker.http.base.warning_header import warn
 from heliograph_broker.messaging.base.errors import Conflict, PreconditionFailed
+from heliograph_broker.security.authorization.needs import Need
 
 _PATH = "/admin/v2/clusters/{cluster}"
 _DOMAIN = f"{_PATH}/failureDomains/{{failuredomain}}"
@@ -72,12 +73,12 @@ def check_cluster(request: web.Request) -> None:
         raise ApiError(404, "Cluster does not exist")
 
 
-@operation("List the clusters: only this one.", answers={200: list[str]})
+@operation("List the clusters: only this one.", answers={200: list[str]}, needs=Need.IDENTITY)
 async def list_clusters(request: web.Request) -> web.Response:
     return as_json([request.app[CONFIG].cluster_name])
 
 
-@operation("Get the addresses of a cluster.", answers={200: ClusterDocument})
+@operation("Get the addresses of a cluster.", answers={200: ClusterDocument}, needs=Need.SUPERUSER)
 async def get_cluster(request: web.Request) -> web.Response:
     check_cluster(request)
     endpoints = request.app[ENDPOINTS]
@@ -97,7 +98,7 @@ async def get_cluster(request: web.Request) -> web.Response:
     return as_json(own)
 
 
-@operation(f"Add a cluster: refused, as {_ALONE}.", body=Any, answers={405: Refusal})
+@operation(f"Add a cluster: refused, as {_ALONE}.", body=Any, answers={405: Refusal}, needs=Need.SUPERUSER)
 async def create_cluster(request: web.Request) -> web.Response:
     if request.match_info["cluster"] == request.app[CONFIG].cluster_name:
         raise Conflict("Cluster already exists")
@@ -118,6 +119,7 @@ def _check_addresses(document: ClusterDocument) -> None:
     body=ClusterDocument,
     body_required=True,
     example=_ADDRESSES,
+    needs=Need.SUPERUSER,
 )
 async def update_cluster(request: web.Request) -> web.Response:
     check_cluster(request)
@@ -135,13 +137,13 @@ async def update_cluster(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation(f"Delete a cluster: refused, as {_ALONE}.", answers={405: Refusal})
+@operation(f"Delete a cluster: refused, as {_ALONE}.", answers={405: Refusal}, needs=Need.SUPERUSER)
 async def delete_cluster(request: web.Request) -> web.Response:
     check_cluster(request)
     raise ApiError(405, f"The cluster cannot be deleted: {_ALONE}")
 
 
-@operation("Get the migration of the cluster: there is none.", answers={404: Refusal})
+@operation("Get the migration of the cluster: there is none.", answers={404: Refusal}, needs=Need.SUPERUSER)
 async def get_migration(request: web.Request) -> web.Response:
     check_cluster(request)
     raise ApiError(404, f"No migration of the cluster is set: {_ALONE}")
@@ -150,7 +152,7 @@ async def get_migration(request: web.Request) -> web.Response:
 # -- peers ---------------------------------------------------------------------------------------------------------
 
 
-@operation("Get the peer clusters: none.")
+@operation("Get the peer clusters: none.", needs=Need.SUPERUSER)
 async def get_peers(request: web.Request) -> web.Response:
     check_cluster(request)
     return web.Response(status=204)
@@ -163,7 +165,12 @@ def _check_peers(request: web.Request, peers: list[str]) -> None:
         raise PreconditionFailed(f"Peer cluster {peer} does not exist: there are no peer clusters, as {_ALONE}")
 
 
-@operation("Set the peer clusters: only an empty list, as there is no other cluster.", body=list[str], example="[]")
+@operation(
+    "Set the peer clusters: only an empty list, as there is no other cluster.",
+    body=list[str],
+    example="[]",
+    needs=Need.SUPERUSER,
+)
 async def set_peers(request: web.Request) -> web.Response:
     check_cluster(request)
     _check_peers(request, await body_as(request, list[str]) or [])
@@ -182,13 +189,13 @@ def _domain(request: web.Request) -> str:
     return name
 
 
-@operation("Get the failure domains by name.", answers={200: dict[str, FailureDomainDocument]})
+@operation("Get the failure domains by name.", answers={200: dict[str, FailureDomainDocument]}, needs=Need.SUPERUSER)
 async def get_failure_domains(request: web.Request) -> web.Response:
     check_cluster(request)
     return as_json(request.app[BROKER].policies.settings.documents(_DOMAINS))
 
 
-@operation("Get a failure domain.", answers={200: FailureDomainDocument})
+@operation("Get a failure domain.", answers={200: FailureDomainDocument}, needs=Need.SUPERUSER)
 async def get_failure_domain(request: web.Request) -> web.Response:
     return as_json(request.app[BROKER].policies.settings.documents(_DOMAINS)[_domain(request)])
 
@@ -198,6 +205,7 @@ async def get_failure_domain(request: web.Request) -> web.Response:
     body=FailureDomainDocument,
     body_required=True,
     example=_BROKERS,
+    needs=Need.SUPERUSER,
 )
 async def set_failure_domain(request: web.Request) -> web.Response:
     check_cluster(request)
@@ -214,7 +222,7 @@ async def set_failure_domain(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Delete a failure domain.")
+@operation("Delete a failure domain.", needs=Need.SUPERUSER)
 async def delete_failure_domain(request: web.Request) -> web.Response:
     request.app[BROKER].policies.settings.keep_document(_DOMAINS, _domain(request), None)
     return await accepted(request.app[BROKER])

@@ -16,6 +16,7 @@ from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Media, operation
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.log.record_set import RecordSet
+from heliograph_broker.security.authorization.needs import Need
 from heliograph_broker.usecases.apply_results import Applied
 
 
@@ -40,6 +41,7 @@ class ApplyAnswer(msgspec.Struct):
     body_required=True,
     answers={200: ApplyAnswer},
     example='{"apiVersion": "heliograph.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "acme"}, "spec": {}}',
+    needs=Need.SUPERUSER,
 )
 async def apply(request: web.Request) -> web.Response:
     """Answer with the result of each resource, once durable; nothing is applied if anything is wrong."""

@@ -12,6 +12,7 @@ from heliograph_api import __version__
 from heliograph_broker.http.base.context import BROKER, committed
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Media, Refusal, operation
+from heliograph_broker.security.authorization.needs import Need
 from heliograph_broker.storage.copies.backup import Backup, BackupError
 
 log = structlog.get_logger(__name__)
@@ -32,6 +33,7 @@ _STALLED_S = 60.0
 @operation(
     "Get all data of the broker at the time of the request, as a tar for 'heliograph restore'.",
     answers={200: Media((_TAR,), bytes), 409: Refusal, 503: Refusal},
+    needs=Need.SUPERUSER,
 )
 async def get_backup(request: web.Request) -> web.StreamResponse:
     """Stream a backup: a part is made once the client has taken the previous one, so little of it is in memory.

@@ -17,6 +17,7 @@ from heliograph_broker.http.base.operations import operation
 from heliograph_broker.http.base.warning_header import warn
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.broker.dynamic_policies import EFFECTIVE
+from heliograph_broker.security.authorization.needs import Need
 
 from .dynamic_names import DYNAMIC
 
@@ -24,17 +25,21 @@ _PATH: Final = "/admin/v2/brokers/configuration"
 _MAX_CHARACTERS: Final = 10_000
 
 
-@operation("List the settings that can be changed at run time.", answers={200: list[str]})
+@operation("List the settings that can be changed at run time.", answers={200: list[str]}, needs=Need.SUPERUSER)
 async def list_names(request: web.Request) -> web.Response:
     return as_json(sorted(DYNAMIC))
 
 
-@operation("Get the values that were set at run time.", answers={200: dict[str, str]})
+@operation("Get the values that were set at run time.", answers={200: dict[str, str]}, needs=Need.SUPERUSER)
 async def get_values(request: web.Request) -> web.Response:
     return as_json(request.app[BROKER].policies.settings.dynamic)
 
 
-@operation("Get all settings of the broker, as text, by its own names and by Pulsar's.", answers={200: dict[str, str]})
+@operation(
+    "Get all settings of the broker, as text, by its own names and by Pulsar's.",
+    answers={200: dict[str, str]},
+    needs=Need.SUPERUSER,
+)
 async def get_running(request: web.Request) -> web.Response:
     config = request.app[CONFIG]
     settings = msgspec.to_builtins(config) | pulsars_settings(config) | request.app[BROKER].policies.settings.dynamic
@@ -78,7 +83,7 @@ def _value(request: web.Request) -> str:
     return unquote_plus(path.partition("/configuration/")[2].partition("/")[2])
 
 
-@operation("Set a setting at run time; one without effect here is kept and shown.")
+@operation("Set a setting at run time; one without effect here is kept and shown.", needs=Need.SUPERUSER)
 async def set_value(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name, value = request.match_info["setting"], _value(request)
@@ -92,7 +97,7 @@ async def set_value(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Revert a setting that was set at run time.")
+@operation("Revert a setting that was set at run time.", needs=Need.SUPERUSER)
 async def remove_value(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = request.match_info["setting"]

@@ -11,6 +11,7 @@ from heliograph_broker.http.base.context import BROKER, as_json, committed
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Refusal, operation
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.authorization.needs import Need
 from heliograph_broker.storage.base.completion import completed
 
 WRITER_TIMEOUT_S = 5.0
@@ -57,12 +58,12 @@ async def check_ready(broker: Broker) -> None:
         raise ApiError(503, f"the store has not committed anything for {WRITER_TIMEOUT_S:g} s") from error
 
 
-@operation("Check whether the process answers.", answers={200: Live})
+@operation("Check whether the process answers.", answers={200: Live}, needs=Need.NOTHING)
 async def live(request: web.Request) -> web.Response:
     return as_json(Live("live"))
 
 
-@operation("Check whether the broker can store messages.", answers={200: Ready, 503: Refusal})
+@operation("Check whether the broker can store messages.", answers={200: Ready, 503: Refusal}, needs=Need.NOTHING)
 async def ready(request: web.Request) -> web.Response:
     await check_ready(request.app[BROKER])
     return as_json(Ready("ready", len(request.app[BROKER].directory.topics)))

@@ -17,6 +17,7 @@ from heliograph_broker.http.base.context import BROKER, accepted, as_json, requi
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.messaging.base.errors import PreconditionFailed
+from heliograph_broker.security.authorization.needs import Need
 
 from .admin_brokers import own_address
 from .admin_clusters import check_cluster
@@ -101,12 +102,14 @@ def _of_broker(request: web.Request, broker: str) -> IsolatedBroker:
     return IsolatedBroker(broker, None, [], False)
 
 
-@operation("Get the namespace isolation policies by name.", answers={200: dict[str, IsolationDocument]})
+@operation(
+    "Get the namespace isolation policies by name.", answers={200: dict[str, IsolationDocument]}, needs=Need.SUPERUSER
+)
 async def list_policies(request: web.Request) -> web.Response:
     return as_json(_kept(request))
 
 
-@operation("Get a namespace isolation policy.", answers={200: IsolationDocument})
+@operation("Get a namespace isolation policy.", answers={200: IsolationDocument}, needs=Need.SUPERUSER)
 async def get_policy(request: web.Request) -> web.Response:
     kept, name = _kept(request), request.match_info["policy"]
     if name not in kept:
@@ -114,12 +117,14 @@ async def get_policy(request: web.Request) -> web.Response:
     return as_json(kept[name])
 
 
-@operation("List the brokers with the policy that each is in.", answers={200: list[IsolatedBroker]})
+@operation(
+    "List the brokers with the policy that each is in.", answers={200: list[IsolatedBroker]}, needs=Need.SUPERUSER
+)
 async def list_brokers(request: web.Request) -> web.Response:
     return as_json([_of_broker(request, own_address(request))])
 
 
-@operation("Get the policy that a broker is in.", answers={200: IsolatedBroker})
+@operation("Get the policy that a broker is in.", answers={200: IsolatedBroker}, needs=Need.SUPERUSER)
 async def get_broker(request: web.Request) -> web.Response:
     return as_json(_of_broker(request, request.match_info["broker"]))
 
@@ -129,6 +134,7 @@ async def get_broker(request: web.Request) -> web.Response:
     body=IsolationDocument,
     body_required=True,
     example=_EXAMPLE,
+    needs=Need.SUPERUSER,
 )
 async def set_policy(request: web.Request) -> web.Response:
     check_cluster(request)
@@ -141,7 +147,7 @@ async def set_policy(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Delete a namespace isolation policy, if there is such a one.")
+@operation("Delete a namespace isolation policy, if there is such a one.", needs=Need.SUPERUSER)
 async def delete_policy(request: web.Request) -> web.Response:
     check_cluster(request)
     broker = request.app[BROKER]

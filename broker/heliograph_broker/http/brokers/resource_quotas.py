@@ -11,6 +11,7 @@ from heliograph_broker.http.base.bundles import check_bundle
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, namespace_of, required_body
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.http.base.warning_header import warn
+from heliograph_broker.security.authorization.needs import Need
 
 _PATH: Final = "/admin/v2/resource-quotas"
 _OF_BUNDLE: Final = f"{_PATH}/{{tenant}}/{{namespace}}/{{bundle}}"
@@ -43,7 +44,7 @@ def _name(request: web.Request) -> str:
     return f"{namespace}/{bundle}"
 
 
-@operation("Get the resource quota of a bundle, or the default.", answers={200: QuotaDocument})
+@operation("Get the resource quota of a bundle, or the default.", answers={200: QuotaDocument}, needs=Need.SUPERUSER)
 async def get_quota(request: web.Request) -> web.Response:
     kept = request.app[BROKER].policies.settings.documents(_KIND)
     return as_json(kept.get(_name(request)) or kept.get(_DEFAULT) or _UNSET)
@@ -54,6 +55,7 @@ async def get_quota(request: web.Request) -> web.Response:
     body=QuotaDocument,
     body_required=True,
     example=_EXAMPLE,
+    needs=Need.SUPERUSER,
 )
 async def set_quota(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -63,7 +65,7 @@ async def set_quota(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Remove the resource quota of a bundle, so that the default is shown.")
+@operation("Remove the resource quota of a bundle, so that the default is shown.", needs=Need.SUPERUSER)
 async def remove_quota(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     broker.policies.settings.keep_document(_KIND, _name(request), None)

@@ -17,6 +17,7 @@ from heliograph_broker.http.base.context import BROKER, ENDPOINTS, RATES, as_jso
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.http.brokers.admin_brokers import own_address
 from heliograph_broker.http.stats.stats import topic_stats
+from heliograph_broker.security.authorization.needs import Need
 
 from .process_metrics import anonymous_bytes
 
@@ -56,7 +57,9 @@ class LoadReport(msgspec.Struct, rename="camel"):
     load_report_type: str = "LocalBrokerData"
 
 
-@operation("Get the load of the broker: resources, rates, and what it serves.", answers={200: LoadReport})
+@operation(
+    "Get the load of the broker: resources, rates, and what it serves.", answers={200: LoadReport}, needs=Need.MONITOR
+)
 async def load_report(request: web.Request) -> web.Response:
     broker, endpoints, sampler = request.app[BROKER], request.app[ENDPOINTS], request.app[RATES]
     rates_in = rates_out = bytes_in = bytes_out = 0.0

@@ -14,11 +14,14 @@ from collections.abc import Iterator, Sequence
 
 from aiohttp import web
 
+from heliograph_broker.http.base.access import AUTHORIZER
 from heliograph_broker.http.base.context import BROKER, RATES
 from heliograph_broker.http.base.operations import Media, operation
+from heliograph_broker.security.authorization.needs import Need
 from heliograph_broker.storage.commit.group_commit import GroupCommit
 
 from .broker_metrics import broker_blocks, namespace_blocks
+from .decision_metrics import decision_blocks
 from .exposition import OPENMETRICS, TEXT, Value, accepts_gzip, header, prefers_openmetrics, write_block
 from .loop_lag import LoopLag
 from .process_metrics import disk_usage, process_metrics
@@ -143,7 +146,9 @@ def _families(table: Table, openmetrics: bool) -> Iterator[str]:
 
 
 @operation(
-    "Get the broker's metrics in the format that the Accept header asks for.", answers={200: Media((TEXT, OPENMETRICS))}
+    "Get the broker's metrics in the format that the Accept header asks for.",
+    answers={200: Media((TEXT, OPENMETRICS))},
+    needs=Need.MONITOR,
 )
 async def metrics(request: web.Request) -> web.StreamResponse:
     broker = request.app[BROKER]
@@ -163,7 +168,12 @@ async def metrics(request: web.Request) -> web.StreamResponse:
         for first in range(0, len(topics), _TOPICS_AT_ONCE):
             scrape.read_topics(topics[first : first + _TOPICS_AT_ONCE])
             await turns.give()
-        blocks = (*broker_blocks(broker, scrape.broker()), *trouble_blocks(broker), *namespace_blocks(scrape))
+        blocks = (
+            *broker_blocks(broker, scrape.broker()),
+            *trouble_blocks(broker),
+            *decision_blocks(request.app.get(AUTHORIZER), broker.config.cluster_name),
+            *namespace_blocks(scrape),
+        )
         for block in blocks:
             await output.write(write_block(block, openmetrics))
         for table in (scrape.topics, scrape.subscriptions):

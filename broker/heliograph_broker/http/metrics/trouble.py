@@ -11,6 +11,7 @@ from heliograph_broker.http.stats.stats_documents import SuspendedDuty
 from heliograph_broker.http.topics.admin_messages import one_topic
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.authorization.needs import Need
 
 from .exposition import Block, Sample, labels
 
@@ -69,7 +70,9 @@ def trouble_blocks(broker: Broker) -> list[Block]:
 
 
 @operation(
-    "List the tasks of the broker that failed and are suspended, the oldest first.", answers={200: list[Suspended]}
+    "List the tasks of the broker that failed and are suspended, the oldest first.",
+    answers={200: list[Suspended]},
+    needs=Need.MONITOR,
 )
 async def get_suspended(request: web.Request) -> web.Response:
     return as_json(
@@ -88,7 +91,9 @@ async def get_suspended(request: web.Request) -> web.Response:
     )
 
 
-@operation("List the quarantined ledgers: kept, but not served.", answers={200: list[QuarantinedLedger]})
+@operation(
+    "List the quarantined ledgers: kept, but not served.", answers={200: list[QuarantinedLedger]}, needs=Need.MONITOR
+)
 async def get_quarantine(request: web.Request) -> web.Response:
     store = request.app[BROKER].store
     found = []
@@ -100,7 +105,7 @@ async def get_quarantine(request: web.Request) -> web.Response:
     return as_json(found)
 
 
-@operation("List the damaged entries found in a topic or partition.", answers={200: Damaged})
+@operation("List the damaged entries found in a topic or partition.", answers={200: Damaged}, needs=Need.LOOKUP)
 async def get_damaged(request: web.Request) -> web.Response:
     damaged = one_topic(request, "A partitioned topic has no entries of its own").log.damaged
     return as_json(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from heliograph_broker.http.base.access import is_on, tenant_of_path, tenant_of_query
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, flag, namespace_of, tenant_of
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.http.base.warning_header import warn
 from heliograph_broker.http.policies.kept_settings import ANTI_AFFINITY, kept_value
-from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH
+from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH, require_letters
 from heliograph_broker.http.topics.admin_topics import SYSTEM
 from heliograph_broker.messaging.base.errors import PreconditionFailed, TenantNotFound
+from heliograph_broker.security.authorization.needs import Need
 
 from .namespace_document import (
     BundlesDocument,
@@ -28,7 +30,7 @@ _TENANT = Parameter("tenant", str, "The tenant.", required=True)
 _MODE = Parameter("mode", str, "Domain of the topics; default: all.", choices=_MODES)
 
 
-@operation("List the namespaces of a tenant.", answers={200: list[str]})
+@operation("List the namespaces of a tenant.", answers={200: list[str]}, needs=Need.ADMIN)
 async def list_namespaces(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     tenant = tenant_of(request)
@@ -37,7 +39,7 @@ async def list_namespaces(request: web.Request) -> web.Response:
     return as_json(sorted(name for name in broker.directory.namespaces if name.startswith(f"{tenant}/")))
 
 
-@operation("Get the settings of a namespace, under Pulsar's names.", answers={200: NamespaceDocument})
+@operation("Get the settings of a namespace, under Pulsar's names.", answers={200: NamespaceDocument}, needs=Need.ADMIN)
 async def get_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     return as_json(namespace_document(broker.directory.namespace(namespace_of(request)), broker.config))
@@ -47,23 +49,36 @@ async def get_namespace(request: web.Request) -> web.Response:
     "Create a namespace, with policies or without.",
     body=NamespaceDocument,
     example='{"retention_policies": {"retentionTimeInMinutes": 60, "retentionSizeInMB": 512}}',
+    needs=Need.ADMIN,
+    on=tenant_of_path,
 )
 async def create_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = namespace_of(request)
     document = await body_as(request, NamespaceDocument) or NamespaceDocument()
-    broker.namespaces.create(name, namespace_record(broker, document))
-    if kept := kept_names(document):
+    record = namespace_record(broker, document)
+    require_letters(request, record.policies)
+    broker.namespaces.create(name, record)
+    if kept := kept_names(document, authorized=is_on(request)):
         warn(request, f"kept and shown, but without effect here: {', '.join(kept)}")
     return await accepted(broker)
 
 
-@operation("Get the bundles of a namespace: ranges of the hashes of its topics' names.", answers={200: BundlesDocument})
+@operation(
+    "Get the bundles of a namespace: ranges of the hashes of its topics' names.",
+    answers={200: BundlesDocument},
+    needs=Need.ADMIN,
+)
 async def get_bundles(request: web.Request) -> web.Response:
     return as_json(bundles_document(request.app[BROKER].directory.namespace(namespace_of(request))))
 
 
-@operation("Delete a namespace without topics; with force, delete its topics, too.", query=(_FORCE,))
+@operation(
+    "Delete a namespace without topics; with force, delete its topics, too.",
+    query=(_FORCE,),
+    needs=Need.ADMIN,
+    on=tenant_of_path,
+)
 async def delete_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     broker.namespaces.delete(namespace_of(request), force=flag(request, "force"))
@@ -71,7 +86,10 @@ async def delete_namespace(request: web.Request) -> web.Response:
 
 
 @operation(
-    "List the topics of a namespace, each partition by its name.", query=(_MODE, SYSTEM), answers={200: list[str]}
+    "List the topics of a namespace, each partition by its name.",
+    query=(_MODE, SYSTEM),
+    answers={200: list[str]},
+    needs=Need.LOOKUP,
 )
 async def list_topics(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -87,6 +105,8 @@ async def list_topics(request: web.Request) -> web.Response:
     "List the namespaces of a tenant in an anti-affinity group, which has no effect here.",
     query=(_TENANT,),
     answers={200: list[str]},
+    needs=Need.ADMIN,
+    on=tenant_of_query,
 )
 async def list_anti_affinity(request: web.Request) -> web.Response:
     broker = request.app[BROKER]

@@ -10,6 +10,7 @@ from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_
 from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.messaging.base.errors import PreconditionFailed, TenantNotFound
 from heliograph_broker.messaging.base.records import TenantRecord
+from heliograph_broker.security.authorization.needs import Need
 
 _FORCE = Parameter("force", bool, "Delete its namespaces with their topics and messages, too.")
 _EXAMPLE = '{"adminRoles": ["ops"], "allowedClusters": ["standalone"]}'
@@ -22,12 +23,12 @@ class TenantInfo(msgspec.Struct, rename="camel"):
     allowed_clusters: list[str] | None = None
 
 
-@operation("List the tenants.", answers={200: list[str]})
+@operation("List the tenants.", answers={200: list[str]}, needs=Need.SUPERUSER)
 async def list_tenants(request: web.Request) -> web.Response:
     return as_json(sorted(request.app[BROKER].directory.tenants))
 
 
-@operation("Get the admin roles and clusters of a tenant.", answers={200: TenantInfo})
+@operation("Get the admin roles and clusters of a tenant.", answers={200: TenantInfo}, needs=Need.ADMIN)
 async def get_tenant(request: web.Request) -> web.Response:
     record = request.app[BROKER].directory.tenants.get(tenant_of(request))
     if record is None:
@@ -49,7 +50,7 @@ async def _record(request: web.Request, limits: Policies) -> TenantRecord:
     return TenantRecord(admin_roles=roles, allowed_clusters=info.allowed_clusters, limits=limits)
 
 
-@operation("Create a tenant.", body=TenantInfo, body_required=True, example=_EXAMPLE)
+@operation("Create a tenant.", body=TenantInfo, body_required=True, example=_EXAMPLE, needs=Need.SUPERUSER)
 async def create_tenant(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = tenant_of(request)
@@ -57,7 +58,13 @@ async def create_tenant(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Change the admin roles or clusters of a tenant.", body=TenantInfo, body_required=True, example=_EXAMPLE)
+@operation(
+    "Change the admin roles or clusters of a tenant.",
+    body=TenantInfo,
+    body_required=True,
+    example=_EXAMPLE,
+    needs=Need.SUPERUSER,
+)
 async def update_tenant(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = tenant_of(request)
@@ -69,7 +76,7 @@ async def update_tenant(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Delete a tenant that has no namespaces.", query=(_FORCE,))
+@operation("Delete a tenant that has no namespaces.", query=(_FORCE,), needs=Need.SUPERUSER)
 async def delete_tenant(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = tenant_of(request)

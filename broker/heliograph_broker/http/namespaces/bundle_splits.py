@@ -21,6 +21,7 @@ from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_
 from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.authorization.needs import Need
 
 from .admin_namespace_operations import BUNDLE_PATH, bundle_topics
 
@@ -72,6 +73,7 @@ def _largest(broker: Broker, namespace: str) -> str:
     query=(_ALGORITHM, _UNLOAD),
     body=list[int],
     example="[268435456]",
+    needs=Need.SUPERUSER,
 )
 async def split(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -109,7 +111,12 @@ async def split(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Get the hash of the name of each topic in a bundle.", query=(_TOPICS,), answers={200: HashPositions})
+@operation(
+    "Get the hash of the name of each topic in a bundle.",
+    query=(_TOPICS,),
+    answers={200: HashPositions},
+    needs=Need.ADMIN,
+)
 async def hash_positions(request: web.Request) -> web.Response:
     only = request.query.getall(_TOPICS.name, [])
     names = [topic.name for topic in bundle_topics(request) if not only or str(topic.name) in only]

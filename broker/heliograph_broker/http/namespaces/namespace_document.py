@@ -16,7 +16,6 @@ from heliograph_api.policies.policies import Policies
 from heliograph_broker.http.base.bundles import MAX_BUNDLES, bundle_boundaries
 from heliograph_broker.http.policies.kept_settings import (
     ALLOWED_CLUSTERS,
-    AUTH_POLICIES,
     KEPT,
     RESOURCE_GROUP,
     checked,
@@ -30,8 +29,8 @@ from heliograph_broker.http.policies.quota_rules import QuotaMap, check_quota, p
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.base.records import NamespaceRecord
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.authorization.grants import AUTH_POLICIES, AuthPolicies, auth_policies, shown_policies
 
-from .permissions import AuthPolicies, auth_policies
 from .resource_groups import check_group
 
 _KEPT: Final = tuple(setting for setting in KEPT if setting.in_document)
@@ -94,7 +93,7 @@ def namespace_document(record: NamespaceRecord, config: BrokerConfig) -> msgspec
     policies = record.policies
     shown: dict[str, Any] = {name: value for name, (_, value) in _FIXED.items()}
     shown |= {
-        AUTH_POLICIES: auth_policies(policies),
+        AUTH_POLICIES: shown_policies(auth_policies(policies)),
         "replication_clusters": record.replication_clusters,
         RESOURCE_GROUP: kept_value(policies, RESOURCE_GROUP),
         "bundles": bundles_document(record),
@@ -159,10 +158,12 @@ def _of_cluster(name: str, values: dict[str, Any], config: BrokerConfig) -> Any:
     return values.get(config.cluster_name)
 
 
-def kept_names(document: Any) -> list[str]:
-    """Return the fields of a ``NamespaceDocument`` that are kept without effect."""
-    unset: dict[str, Any] = {setting.name: setting.shown for setting in _KEPT if not setting.holds}
-    unset |= {RESOURCE_GROUP: None, AUTH_POLICIES: AuthPolicies()}
+def kept_names(document: Any, *, authorized: bool) -> list[str]:
+    """Return the fields of a ``NamespaceDocument`` that are kept without effect; some have one with authorization."""
+    unset: dict[str, Any] = {setting.name: setting.shown for setting in _KEPT if not setting.has_effect(authorized)}
+    unset[RESOURCE_GROUP] = None
+    if not authorized:
+        unset[AUTH_POLICIES] = AuthPolicies()
     return [name for name, value in unset.items() if getattr(document, name) not in (None, value, {}, [])]
 
 

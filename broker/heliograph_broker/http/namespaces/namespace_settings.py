@@ -15,6 +15,7 @@ from heliograph_broker.http.base.context import (
 from heliograph_broker.http.base.operations import Refusal, operation
 from heliograph_broker.http.policies.kept_settings import check_clusters
 from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH
+from heliograph_broker.security.authorization.needs import Need
 
 _CLUSTERS_EXAMPLE = '["standalone"]'
 
@@ -22,13 +23,16 @@ _CLUSTERS_EXAMPLE = '["standalone"]'
 # -- properties ----------------------------------------------------------------------------------------------------
 
 
-@operation("Get the properties of a namespace.", answers={200: dict[str, str]})
+@operation("Get the properties of a namespace.", answers={200: dict[str, str]}, needs=Need.ADMIN)
 async def get_properties(request: web.Request) -> web.Response:
     return as_json(request.app[BROKER].directory.namespace(namespace_of(request)).properties)
 
 
 @operation(
-    "Add to the namespace's properties, or replace some.", body=dict[str, str], example='{"owner": "payments-team"}'
+    "Add to the namespace's properties, or replace some.",
+    body=dict[str, str],
+    example='{"owner": "payments-team"}',
+    needs=Need.ADMIN,
 )
 async def put_properties(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -39,20 +43,20 @@ async def put_properties(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Remove all of the namespace's properties.")
+@operation("Remove all of the namespace's properties.", needs=Need.ADMIN)
 async def clear_properties(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     broker.namespaces.set_properties(namespace_of(request), {})
     return await accepted(broker)
 
 
-@operation("Get one property of the namespace.", answers={200: str, 204: None})
+@operation("Get one property of the namespace.", answers={200: str, 204: None}, needs=Need.ADMIN)
 async def get_property(request: web.Request) -> web.Response:
     value = request.app[BROKER].directory.namespace(namespace_of(request)).properties.get(request.match_info["key"])
     return web.Response(status=204) if value is None else as_text(value)
 
 
-@operation("Set one of the namespace's properties.")
+@operation("Set one of the namespace's properties.", needs=Need.ADMIN)
 async def put_property(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
@@ -61,7 +65,9 @@ async def put_property(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Remove one of the namespace's properties. Returns its last value.", answers={200: str, 204: None})
+@operation(
+    "Remove one of the namespace's properties. Returns its last value.", answers={200: str, 204: None}, needs=Need.ADMIN
+)
 async def remove_property(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
@@ -77,7 +83,7 @@ async def remove_property(request: web.Request) -> web.Response:
 # -- clusters ------------------------------------------------------------------------------------------------------
 
 
-@operation("Get the clusters the namespace is replicated to: this one.", answers={200: list[str]})
+@operation("Get the clusters the namespace is replicated to: this one.", answers={200: list[str]}, needs=Need.ADMIN)
 async def get_replication(request: web.Request) -> web.Response:
     return as_json(request.app[BROKER].directory.namespace(namespace_of(request)).replication_clusters)
 
@@ -88,6 +94,7 @@ async def get_replication(request: web.Request) -> web.Response:
     example=_CLUSTERS_EXAMPLE,
     body_required=True,
     answers={204: None, 403: Refusal},
+    needs=Need.ADMIN,
 )
 async def set_replication(request: web.Request) -> web.Response:
     broker = request.app[BROKER]

@@ -1,4 +1,4 @@
-"""Permissions of namespaces, topics and subscriptions: kept and shown, without effect while there is no authorization.
+"""Permissions of namespaces, topics and subscriptions; without effect while authorization is not enabled.
 
 As in Pulsar all of them belong to the namespace: ``auth_policies`` of its document.
 """
@@ -6,14 +6,13 @@ As in Pulsar all of them belong to the namespace: ``auth_policies`` of its docum
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Final
 
 import msgspec
 from aiohttp import web
-from heliograph_api.policies.policies import Policies
 from heliograph_api.values.names import TopicName
 
+from heliograph_broker.http.base.access import is_on, require
 from heliograph_broker.http.base.context import (
     BROKER,
     accepted,
@@ -27,25 +26,24 @@ from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Refusal, operation
 from heliograph_broker.http.base.warning_header import warn
 from heliograph_broker.http.policies.kept_routes import set_for_namespace
-from heliograph_broker.http.policies.kept_settings import AUTH_POLICIES, kept_value
 from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.base.errors import SubscriptionNotFound, TopicNotFound
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.authorization.grants import (
+    ACTIONS,
+    AUTH_POLICIES,
+    WILDCARD,
+    Actions,
+    AuthPolicies,
+    auth_policies,
+    shown,
+)
+from heliograph_broker.security.authorization.needs import Need, on_topic
 
-ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
 _WARNING: Final = "permissions are kept and shown, but every client may do everything: authorization is not enabled"
 _ACTIONS_EXAMPLE: Final = '["produce", "consume"]'
 _TOPICS_EXAMPLE: Final = '[{"topic": "persistent://public/default/orders", "role": "ops", "actions": ["consume"]}]'
-Actions = dict[str, list[str]]
-
-
-class AuthPolicies(msgspec.Struct):
-    """Pulsar's AuthPolicies: actions by role of the namespace and of its topics, and roles by subscription."""
-
-    namespace_auth: Actions = msgspec.field(default_factory=dict)
-    destination_auth: dict[str, Actions] = msgspec.field(default_factory=dict)
-    subscription_auth_roles: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
 
 class TopicPermission(msgspec.Struct):
@@ -54,11 +52,6 @@ class TopicPermission(msgspec.Struct):
     topic: str
     role: str
     actions: list[str] = msgspec.field(default_factory=list)
-
-
-def auth_policies(policies: Policies) -> AuthPolicies:
-    """Return a copy of the permissions that a namespace keeps, to change."""
-    return msgspec.convert(deepcopy(kept_value(policies, AUTH_POLICIES) or {}), AuthPolicies)
 
 
 def _of(broker: Broker, namespace: str) -> AuthPolicies:
@@ -72,8 +65,13 @@ def _store(broker: Broker, namespace: str, permissions: AuthPolicies) -> None:
 async def _put(request: web.Request, namespace: str, permissions: AuthPolicies) -> web.Response:
     broker = request.app[BROKER]
     _store(broker, namespace, permissions)
-    warn(request, _WARNING)
+    _warn(request)
     return await accepted(broker)
+
+
+def _warn(request: web.Request) -> None:
+    if not is_on(request):
+        warn(request, _WARNING)
 
 
 def checked_actions(actions: list[str] | None) -> list[str]:
@@ -89,9 +87,9 @@ def checked_actions(actions: list[str] | None) -> list[str]:
 # -- namespaces ----------------------------------------------------------------------------------------------------
 
 
-@operation("Get the permissions on a namespace, by role.", answers={200: Actions})
+@operation("Get the permissions on a namespace, by role.", answers={200: Actions}, needs=Need.ADMIN)
 async def get_permissions(request: web.Request) -> web.Response:
-    return as_json(_of(request.app[BROKER], namespace_of(request)).namespace_auth)
+    return as_json(shown(_of(request.app[BROKER], namespace_of(request)).namespace_auth))
 
 
 @operation(
@@ -99,6 +97,7 @@ async def get_permissions(request: web.Request) -> web.Response:
     body=list[str],
     body_required=True,
     example=_ACTIONS_EXAMPLE,
+    needs=Need.ADMIN,
 )
 async def grant(request: web.Request) -> web.Response:
     namespace = namespace_of(request)
@@ -109,7 +108,7 @@ async def grant(request: web.Request) -> web.Response:
     return await _put(request, namespace, permissions)
 
 
-@operation("Remove a role's permissions on a namespace.")
+@operation("Remove a role's permissions on a namespace.", needs=Need.ADMIN)
 async def revoke(request: web.Request) -> web.Response:
     namespace = namespace_of(request)
     permissions = _of(request.app[BROKER], namespace)
@@ -120,7 +119,11 @@ async def revoke(request: web.Request) -> web.Response:
 # -- subscriptions -------------------------------------------------------------------------------------------------
 
 
-@operation("Get the roles that may consume from subscriptions, by their names.", answers={200: dict[str, list[str]]})
+@operation(
+    "Get the roles that may consume from subscriptions, by their names.",
+    answers={200: dict[str, list[str]]},
+    needs=Need.ADMIN,
+)
 async def get_subscription_permissions(request: web.Request) -> web.Response:
     return as_json(_of(request.app[BROKER], namespace_of(request)).subscription_auth_roles)
 
@@ -130,6 +133,7 @@ async def get_subscription_permissions(request: web.Request) -> web.Response:
     body=list[str],
     body_required=True,
     example='["billing"]',
+    needs=Need.ADMIN,
 )
 async def grant_subscription(request: web.Request) -> web.Response:
     namespace = namespace_of(request)
@@ -142,7 +146,7 @@ async def grant_subscription(request: web.Request) -> web.Response:
     return await _put(request, namespace, permissions)
 
 
-@operation("Remove a role from those that may consume from a subscription.")
+@operation("Remove a role from those that may consume from a subscription.", needs=Need.ADMIN)
 async def revoke_subscription(request: web.Request) -> web.Response:
     namespace, subscription = namespace_of(request), request.match_info["subscription"]
     permissions = _of(request.app[BROKER], namespace)
@@ -161,7 +165,8 @@ async def revoke_subscription(request: web.Request) -> web.Response:
 
 
 def _check_exists(broker: Broker, name: TopicName) -> None:
-    if not broker.directory.exists(name):
+    """Check that a topic exists, or is the beginning of the names of several, with a ``*``. Raises TopicNotFound."""
+    if not str(name).endswith(WILDCARD) and not broker.directory.exists(name):
         raise TopicNotFound(f"Topic {name} not found")
 
 
@@ -172,14 +177,18 @@ def _topic(request: web.Request) -> tuple[str, str]:
     return name.namespace_name, str(name.base)
 
 
-@operation("Get the permissions on a topic, by role; those on its namespace apply as well.", answers={200: Actions})
+@operation(
+    "Get the permissions on a topic, by role; those on its namespace apply as well.",
+    answers={200: Actions},
+    needs=Need.ADMIN,
+)
 async def get_topic_permissions(request: web.Request) -> web.Response:
     namespace, topic = _topic(request)
     permissions = _of(request.app[BROKER], namespace)
     both = permissions.namespace_auth | {}
     for role, actions in permissions.destination_auth.get(topic, {}).items():
         both[role] = list(dict.fromkeys([*both.get(role, []), *actions]))
-    return as_json(both)
+    return as_json(shown(both))
 
 
 @operation(
@@ -187,6 +196,7 @@ async def get_topic_permissions(request: web.Request) -> web.Response:
     body=list[str],
     body_required=True,
     example=_ACTIONS_EXAMPLE,
+    needs=Need.ADMIN,
 )
 async def grant_topic(request: web.Request) -> web.Response:
     _topic(request)
@@ -198,7 +208,7 @@ async def grant_topic(request: web.Request) -> web.Response:
     return await _put(request, namespace, permissions)
 
 
-@operation("Remove a role's permissions on a topic.")
+@operation("Remove a role's permissions on a topic.", needs=Need.ADMIN)
 async def revoke_topic(request: web.Request) -> web.Response:
     namespace, topic = _topic(request)
     permissions = _of(request.app[BROKER], namespace)
@@ -207,10 +217,17 @@ async def revoke_topic(request: web.Request) -> web.Response:
 
 
 async def _of_topics(request: web.Request) -> list[TopicPermission]:
-    """Return the permissions in the body, of topics that exist. Raises :class:`ApiError` or :class:`TopicNotFound`."""
+    """Return the permissions in the body, of topics that exist and that the client administers.
+
+    Raises :class:`ApiError` or :class:`TopicNotFound`.
+    """
     given = await required_body(request, list[TopicPermission], _TOPICS_EXAMPLE)
-    for each in given:
-        _check_exists(request.app[BROKER], TopicName.parse(each.topic))
+    names = [TopicName.parse(each.topic) for each in given]
+    # All of them first: whether a topic exists is only for those who administer it.
+    for name in names:
+        require(request, Need.ADMIN, on_topic(name))
+    for name in names:
+        _check_exists(request.app[BROKER], name)
     return given
 
 
@@ -220,6 +237,7 @@ async def _of_topics(request: web.Request) -> list[TopicPermission]:
     body_required=True,
     example=_TOPICS_EXAMPLE,
     answers={204: None, 404: Refusal},
+    needs=Need.IDENTITY,
 )
 async def grant_topics(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -227,7 +245,7 @@ async def grant_topics(request: web.Request) -> web.Response:
     for each in given:
         each.actions = checked_actions(each.actions)
     _change(broker, given, lambda permissions, topic, each: _grant(permissions, topic, each.role, each.actions))
-    warn(request, _WARNING)
+    _warn(request)
     return await accepted(broker)
 
 
@@ -237,11 +255,12 @@ async def grant_topics(request: web.Request) -> web.Response:
     body_required=True,
     example=_TOPICS_EXAMPLE,
     answers={204: None, 404: Refusal},
+    needs=Need.IDENTITY,
 )
 async def revoke_topics(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     _change(broker, await _of_topics(request), lambda permissions, topic, each: _revoke(permissions, topic, each.role))
-    warn(request, _WARNING)
+    _warn(request)
     return await accepted(broker)
 
 

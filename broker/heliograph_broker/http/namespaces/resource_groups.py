@@ -18,6 +18,7 @@ from heliograph_broker.http.policies.policy_documents import Limit, LongLimit
 from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.authorization.needs import Need
 
 _PATH: Final = "/admin/v2/resourcegroups"
 _WARNING: Final = (
@@ -47,12 +48,12 @@ def _name(request: web.Request) -> str:
     return name
 
 
-@operation("List the resource groups.", answers={200: list[str]})
+@operation("List the resource groups.", answers={200: list[str]}, needs=Need.SUPERUSER)
 async def list_groups(request: web.Request) -> web.Response:
     return as_json(sorted(request.app[BROKER].policies.settings.resource_groups))
 
 
-@operation("Get a resource group.", answers={200: ResourceGroupDocument})
+@operation("Get a resource group.", answers={200: ResourceGroupDocument}, needs=Need.SUPERUSER)
 async def get_group(request: web.Request) -> web.Response:
     group = request.app[BROKER].policies.settings.resource_groups.get(_name(request))
     if group is None:
@@ -65,6 +66,7 @@ async def get_group(request: web.Request) -> web.Response:
     body=ResourceGroupDocument,
     body_required=True,
     example='{"publishRateInMsgs": 1000}',
+    needs=Need.SUPERUSER,
 )
 async def put_group(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -79,7 +81,7 @@ async def put_group(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Delete a resource group that no namespace has.")
+@operation("Delete a resource group that no namespace has.", needs=Need.SUPERUSER)
 async def delete_group(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = _name(request)
@@ -94,13 +96,13 @@ async def delete_group(request: web.Request) -> web.Response:
 # -- of a namespace ------------------------------------------------------------------------------------------------
 
 
-@operation("Get the resource group of a namespace.", answers={200: str, 204: None})
+@operation("Get the resource group of a namespace.", answers={200: str, 204: None}, needs=Need.ADMIN)
 async def get_of_namespace(request: web.Request) -> web.Response:
     name = kept_value(request.app[BROKER].directory.namespace(namespace_of(request)).policies, RESOURCE_GROUP)
     return web.Response(status=204) if name is None else as_text(name)
 
 
-@operation("Keep the resource group of a namespace; it has no effect.")
+@operation("Keep the resource group of a namespace; it has no effect.", needs=Need.ADMIN)
 async def set_of_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
@@ -111,7 +113,7 @@ async def set_of_namespace(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Take the namespace out of its resource group.")
+@operation("Take the namespace out of its resource group.", needs=Need.ADMIN)
 async def remove_of_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     set_for_namespace(broker, namespace_of(request), RESOURCE_GROUP, None)

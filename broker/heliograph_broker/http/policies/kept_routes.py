@@ -9,6 +9,7 @@ from aiohttp import web
 from heliograph_api.policies.policies import Policies
 from heliograph_api.values.names import TopicName
 
+from heliograph_broker.http.base.access import is_on
 from heliograph_broker.http.base.context import (
     BROKER,
     CONFIG,
@@ -22,6 +23,7 @@ from heliograph_broker.http.base.operations import JSON, Handler, Media, Refusal
 from heliograph_broker.http.base.warning_header import warn
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.authorization.needs import Need
 
 from .kept_documents import OFFLOAD_DEFAULTS
 from .kept_settings import KEPT, OFFLOAD_POLICIES, REPLICATION_CLUSTERS, KeptSetting, checked, keep, kept_value
@@ -110,7 +112,9 @@ def _set_of(broker: Broker, namespace: str, setting: KeptSetting, value: Any) ->
 
 
 def _get_of_namespace(setting: KeptSetting) -> Handler:
-    @operation(f"Get the namespace's own {setting.namespace}: {setting.reason}.", answers=_answers(setting))
+    @operation(
+        f"Get the namespace's own {setting.namespace}: {setting.reason}.", answers=_answers(setting), needs=Need.ADMIN
+    )
     async def get(request: web.Request) -> web.Response:
         record = request.app[BROKER].directory.namespace(namespace_of(request))
         value = _own_value(record.policies, setting)
@@ -126,6 +130,7 @@ def _set_of_namespace(setting: KeptSetting) -> Handler:
         body_required=setting.switched is None,
         example=setting.example,
         answers={204: None, **dict.fromkeys(setting.refusals, Refusal)},
+        needs=Need.ADMIN,
     )
     async def set_value(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
@@ -133,7 +138,7 @@ def _set_of_namespace(setting: KeptSetting) -> Handler:
         broker.directory.namespace(namespace)
         value = await _given(request, setting)
         _set_of(broker, namespace, setting, value)
-        if value is not None and not setting.holds:
+        if value is not None and not setting.has_effect(is_on(request)):
             warn(request, setting.warning)
         return await accepted(broker)
 
@@ -141,7 +146,7 @@ def _set_of_namespace(setting: KeptSetting) -> Handler:
 
 
 def _remove_of_namespace(setting: KeptSetting) -> Handler:
-    @operation(f"Remove the namespace's {setting.namespace}.")
+    @operation(f"Remove the namespace's {setting.namespace}.", needs=Need.ADMIN)
     async def remove(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
         _set_of(broker, namespace_of(request), setting, None)
@@ -164,7 +169,10 @@ def _applied(broker: Broker, name: TopicName, setting: KeptSetting) -> Any:
 
 def _get_of_topic(setting: KeptSetting) -> Handler:
     @operation(
-        f"Get the topic's own {setting.topic}: {setting.reason}.", query=(APPLIED, GLOBAL), answers=_answers(setting)
+        f"Get the topic's own {setting.topic}: {setting.reason}.",
+        query=(APPLIED, GLOBAL),
+        answers=_answers(setting),
+        needs=Need.ADMIN,
     )
     async def get(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
@@ -186,6 +194,7 @@ def _set_of_topic(setting: KeptSetting) -> Handler:
         query=(GLOBAL,),
         example=setting.example,
         answers={204: None, **dict.fromkeys(setting.refusals, Refusal)},
+        needs=Need.ADMIN,
     )
     async def set_value(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
@@ -194,7 +203,7 @@ def _set_of_topic(setting: KeptSetting) -> Handler:
         value = await _given(request, setting)
         # The topic may be gone by now.
         set_for_topic(broker, policy_topic(request), setting.name, value)
-        if value is not None and not setting.holds:
+        if value is not None and not setting.has_effect(is_on(request)):
             warn(request, setting.warning)
         return await accepted(broker)
 
@@ -202,7 +211,9 @@ def _set_of_topic(setting: KeptSetting) -> Handler:
 
 
 def _remove_of_topic(setting: KeptSetting) -> Handler:
-    @operation(f"Remove the topic's {setting.topic}, so that the namespace's is shown.", query=(GLOBAL,))
+    @operation(
+        f"Remove the topic's {setting.topic}, so that the namespace's is shown.", query=(GLOBAL,), needs=Need.ADMIN
+    )
     async def remove(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
         name = policy_topic(request)

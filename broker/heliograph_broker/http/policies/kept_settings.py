@@ -18,6 +18,7 @@ from heliograph_api.policies.policy_values import COMPATIBILITIES_OF_AUTO_UPDATE
 
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.messaging.base.errors import PreconditionFailed
+from heliograph_broker.security.authorization.grants import SUBSCRIPTION_AUTH_MODE, SUBSCRIPTION_AUTH_MODES
 
 from .kept_documents import (
     AFFINITY_EXAMPLE,
@@ -44,9 +45,7 @@ _PAUSE: Final = "acknowledgments are always stored whole, so delivery need not w
 _AUTHORIZATION: Final = "authorization is not enabled"
 _AUTO_UPDATE: Final = "it decides where schemaCompatibilityStrategy is UNDEFINED"
 
-SUBSCRIPTION_AUTH_MODES: Final = ("None", "Prefix")
 AUTO_UPDATE_STRATEGIES: Final = tuple(COMPATIBILITIES_OF_AUTO_UPDATES)
-AUTH_POLICIES: Final = "auth_policies"
 OFFLOAD_POLICIES: Final = "offload_policies"
 RESOURCE_GROUP: Final = "resource_group_name"
 ALLOWED_CLUSTERS: Final = "allowed_clusters"
@@ -65,6 +64,8 @@ class KeptSetting(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     #: Whether what it asks for holds here, so that there is nothing to warn of.
     holds: bool = False
+    #: Whether it has an effect where authorization is on.
+    needs_authorization: bool = False
     namespace: str = ""
     topic: str = ""
     verbs: tuple[str, str] = (POST, POST)
@@ -90,6 +91,10 @@ class KeptSetting(msgspec.Struct, frozen=True, kw_only=True):
     offload_field: str = ""
     #: Pulsar's refusal of null, which otherwise removes the setting: status and reason.
     refuses_null: tuple[int, str] | None = None
+
+    def has_effect(self, authorized: bool) -> bool:
+        """Return whether there is nothing to warn of, by whether authorization is on."""
+        return self.holds or (self.needs_authorization and authorized)
 
     @property
     def warning(self) -> str:
@@ -231,10 +236,11 @@ KEPT: Final = (
         hidden=True,
     ),
     KeptSetting(
-        name="subscription_auth_mode",
+        name=SUBSCRIPTION_AUTH_MODE,
         document=Annotated[str, choice(*SUBSCRIPTION_AUTH_MODES)],
         example='"Prefix"',
         reason=_AUTHORIZATION,
+        needs_authorization=True,
         namespace="subscriptionAuthMode",
         shown="None",
         check=_check_mode,

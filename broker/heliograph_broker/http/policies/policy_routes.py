@@ -15,6 +15,7 @@ from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.fields import MAX_SUBSCRIPTION_POLICIES
 from heliograph_api.values.names import TopicName, check_subscription
 
+from heliograph_broker.http.base.access import require
 from heliograph_broker.http.base.context import (
     BROKER,
     CONFIG,
@@ -31,6 +32,7 @@ from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.base.errors import NamespaceNotFound, PreconditionFailed, TopicNotFound
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.authorization.needs import Need, on_topic
 
 from .policy_description import NAMESPACE, POST, TOPIC, Level, PolicyPath
 from .policy_table import MILLISECONDS, POLICIES
@@ -100,6 +102,15 @@ def refuse_own_letters(name: TopicName, policies: Policies) -> None:
         raise PreconditionFailed(f"deadLetterTopic '{name}' is this topic; valid: another topic")
 
 
+def require_letters(request: web.Request, policies: Policies) -> None:
+    """Check that the client may produce to the dead-letter topic that it sets, which may be of another tenant.
+
+    Raises :class:`ApiError` 401 or 403.
+    """
+    if policies.dead_letter_topic:
+        require(request, Need.PRODUCE, on_topic(TopicName.parse(policies.dead_letter_topic)))
+
+
 def refuse_global(request: web.Request) -> None:
     """Refuse global policies. Raises :class:`PreconditionFailed`, because there is one cluster."""
     if flag(request, "isGlobal"):
@@ -141,7 +152,7 @@ def _answers(policy: PolicyPath, unset: Any) -> dict[int, Any]:
 def _get_of_namespace(policy: PolicyPath) -> Handler:
     unset = policy.unset[0]
 
-    @operation(f"Get the namespace's own setting: {policy.title}.", answers=_answers(policy, unset))
+    @operation(f"Get the namespace's own setting: {policy.title}.", answers=_answers(policy, unset), needs=Need.ADMIN)
     async def get(request: web.Request) -> web.Response:
         record = request.app[BROKER].directory.namespace(namespace_of(request))
         return _answer(policy.read(record.policies), unset)
@@ -151,7 +162,11 @@ def _get_of_namespace(policy: PolicyPath) -> Handler:
 
 def _set_of_namespace(policy: PolicyPath) -> Handler:
     @operation(
-        f"Set it for the namespace: {policy.title}.", body=policy.document, body_required=True, example=policy.sample
+        f"Set it for the namespace: {policy.title}.",
+        body=policy.document,
+        body_required=True,
+        example=policy.sample,
+        needs=Need.ADMIN,
     )
     async def set_policy(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
@@ -165,6 +180,8 @@ def _set_of_namespace(policy: PolicyPath) -> Handler:
             policy.write(policies, document, Level(NAMESPACE, request.app[CONFIG]))
         if policy.guards_backlog:
             check_retention(broker, policies)
+        if "dead_letter_topic" in policy.fields:
+            require_letters(request, policies)
         broker.namespaces.set_policies(namespace, policies)
         return await accepted(broker)
 
@@ -172,7 +189,7 @@ def _set_of_namespace(policy: PolicyPath) -> Handler:
 
 
 def _remove_of_namespace(policy: PolicyPath) -> Handler:
-    @operation(f"Remove the namespace's setting, so that the broker's applies: {policy.title}.")
+    @operation(f"Remove the namespace's setting, so that the broker's applies: {policy.title}.", needs=Need.ADMIN)
     async def remove(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
         namespace = namespace_of(request)
@@ -191,7 +208,10 @@ def _get_of_topic(policy: PolicyPath) -> Handler:
     unset = policy.unset[1]
 
     @operation(
-        f"Get the topic's own setting: {policy.title}.", query=(APPLIED, GLOBAL), answers=_answers(policy, unset)
+        f"Get the topic's own setting: {policy.title}.",
+        query=(APPLIED, GLOBAL),
+        answers=_answers(policy, unset),
+        needs=Need.ADMIN,
     )
     async def get(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
@@ -219,6 +239,7 @@ def _set_of_topic(policy: PolicyPath, path: str) -> Handler:
         body_required=not policy.topic_query,
         query=parameters,
         example=policy.sample,
+        needs=Need.ADMIN,
     )
     async def set_policy(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
@@ -241,6 +262,7 @@ def _set_of_topic(policy: PolicyPath, path: str) -> Handler:
             check_retention(broker, policies, name)
         if "dead_letter_topic" in policy.fields:
             refuse_own_letters(name, policies)
+            require_letters(request, policies)
         broker.policies.set_topic(name, policies)
         return await accepted(broker)
 
@@ -248,7 +270,11 @@ def _set_of_topic(policy: PolicyPath, path: str) -> Handler:
 
 
 def _remove_of_topic(policy: PolicyPath) -> Handler:
-    @operation(f"Remove the topic's setting, so that the namespace's applies: {policy.title}.", query=(GLOBAL,))
+    @operation(
+        f"Remove the topic's setting, so that the namespace's applies: {policy.title}.",
+        query=(GLOBAL,),
+        needs=Need.ADMIN,
+    )
     async def remove(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
         name = policy_topic(request)
@@ -270,7 +296,7 @@ def _query_number(text: str, name: str) -> int:
     return number
 
 
-@operation("Remove all settings of the topic, so that the namespace's apply.")
+@operation("Remove all settings of the topic, so that the namespace's apply.", needs=Need.ADMIN)
 async def remove_all(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     broker.policies.set_topic(policy_topic(request), Policies())

@@ -10,6 +10,7 @@ from heliograph_broker.http.base.context import BROKER, accepted, as_json, flag,
 from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.base.errors import PreconditionFailed
+from heliograph_broker.security.authorization.needs import Need
 
 from .policy_documents import AGE_QUOTA, SIZE_QUOTA, QuotaDocument
 from .policy_routes import (
@@ -39,7 +40,7 @@ def _refuse_unstored(name: TopicName) -> None:
         raise PreconditionFailed(f"backlogQuota is for persistent topics only, as {name} stores nothing")
 
 
-@operation("Get the namespace's own backlog quotas.", answers={200: QuotaMap})
+@operation("Get the namespace's own backlog quotas.", answers={200: QuotaMap}, needs=Need.ADMIN)
 async def get_of_namespace(request: web.Request) -> web.Response:
     return as_json(quota_map(request.app[BROKER].directory.namespace(namespace_of(request)).policies))
 
@@ -50,6 +51,7 @@ async def get_of_namespace(request: web.Request) -> web.Response:
     body_required=True,
     query=(_KIND,),
     example=_EXAMPLE,
+    needs=Need.ADMIN,
 )
 async def set_of_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -67,7 +69,7 @@ async def set_of_namespace(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Remove a backlog quota of the namespace, so that the broker's applies.", query=(_KIND,))
+@operation("Remove a backlog quota of the namespace, so that the broker's applies.", query=(_KIND,), needs=Need.ADMIN)
 async def remove_of_namespace(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
@@ -77,7 +79,7 @@ async def remove_of_namespace(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Get the topic's own backlog quotas.", query=(APPLIED, GLOBAL), answers={200: QuotaMap})
+@operation("Get the topic's own backlog quotas.", query=(APPLIED, GLOBAL), answers={200: QuotaMap}, needs=Need.ADMIN)
 async def get_of_topic(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = policy_topic(request)
@@ -98,6 +100,7 @@ async def get_of_topic(request: web.Request) -> web.Response:
     body_required=True,
     query=(_KIND, GLOBAL),
     example=_EXAMPLE,
+    needs=Need.ADMIN,
 )
 async def set_of_topic(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -117,7 +120,9 @@ async def set_of_topic(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Remove a backlog quota of the topic, so that the namespace's applies.", query=(_KIND, GLOBAL))
+@operation(
+    "Remove a backlog quota of the topic, so that the namespace's applies.", query=(_KIND, GLOBAL), needs=Need.ADMIN
+)
 async def remove_of_topic(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = policy_topic(request)

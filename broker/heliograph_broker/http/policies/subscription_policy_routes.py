@@ -16,6 +16,7 @@ from heliograph_broker.http.base.context import BROKER, CONFIG, accepted, as_jso
 from heliograph_broker.http.base.operations import Handler, Parameter, operation
 from heliograph_broker.http.topics.admin_topics import DOMAIN
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.authorization.needs import Need
 
 from .policy_description import TOPIC, Level, PolicyPath
 from .policy_routes import (
@@ -25,6 +26,7 @@ from .policy_routes import (
     refuse_reserved,
     refuse_too_many,
     refuse_unstored,
+    require_letters,
     topic_policies,
 )
 from .policy_table import SUBSCRIPTION_PATHS
@@ -66,6 +68,7 @@ def _get(policy: PolicyPath) -> Handler:
         f"Get the subscription's own setting: {policy.title}.",
         query=(_APPLIED,),
         answers={200: policy.answer, 204: None},
+        needs=Need.ADMIN,
     )
     async def get(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
@@ -84,6 +87,7 @@ def _set(policy: PolicyPath, end: str) -> Handler:
         body=policy.document,
         body_required=True,
         example=policy.sample,
+        needs=Need.ADMIN,
     )
     async def set_policy(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
@@ -99,6 +103,7 @@ def _set(policy: PolicyPath, end: str) -> Handler:
         else:
             policy.write(own, document, Level(TOPIC, request.app[CONFIG]))
             refuse_own_letters(name, own)
+            require_letters(request, own)
         _put(broker, name, subscription, own)
         return await accepted(broker)
 
@@ -106,7 +111,7 @@ def _set(policy: PolicyPath, end: str) -> Handler:
 
 
 def _remove(policy: PolicyPath) -> Handler:
-    @operation(f"Remove the subscription's setting, so that the topic's applies: {policy.title}.")
+    @operation(f"Remove the subscription's setting, so that the topic's applies: {policy.title}.", needs=Need.ADMIN)
     async def remove(request: web.Request) -> web.Response:
         broker = request.app[BROKER]
         name, subscription = policy_topic(request), policy_subscription(request)

@@ -8,6 +8,7 @@ from heliograph_api.policies.policies import subscription_rate
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, flag, new_setting
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
+from heliograph_broker.security.authorization.needs import Need
 
 from .policy_documents import DispatchRateDocument, dispatch_rate_document, dispatch_rate_from
 from .policy_routes import (
@@ -30,6 +31,7 @@ _FOR_ALL = PATHS["subscription_dispatch_rate"]
     "Get the dispatch rate of one subscription.",
     query=(APPLIED, GLOBAL),
     answers={200: DispatchRateDocument, 204: None},
+    needs=Need.ADMIN,
 )
 async def get_rate(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -52,6 +54,7 @@ async def get_rate(request: web.Request) -> web.Response:
     body_required=True,
     query=(GLOBAL,),
     example=_FOR_ALL.sample,
+    needs=Need.ADMIN,
 )
 async def set_rate(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -77,6 +80,7 @@ async def set_rate(request: web.Request) -> web.Response:
 @operation(
     "Remove the subscription's own dispatch rate, so that the topic's rate for each subscription applies.",
     query=(GLOBAL,),
+    needs=Need.ADMIN,
 )
 async def remove_rate(request: web.Request) -> web.Response:
     broker = request.app[BROKER]

@@ -15,6 +15,7 @@ from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Refusal, operation
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.base.errors import PreconditionFailed
+from heliograph_broker.security.authorization.needs import Need
 
 from .policy_routes import APPLIED, NAMESPACE_PATH, policy_topic
 
@@ -41,19 +42,24 @@ async def _refuse_filters(request: web.Request) -> web.Response:
     raise ApiError(400, f"Entry filter '{next(filter(None, names))}' not found")
 
 
-@operation("Get the namespace's entry filters: none, as the broker loads none.", answers={204: None})
+@operation("Get the namespace's entry filters: none, as the broker loads none.", answers={204: None}, needs=Need.ADMIN)
 async def get_filters(request: web.Request) -> web.Response:
     _check_namespace(request)
     return web.Response(status=204)
 
 
-@operation("Set entry filters: refused, as the broker loads none.", body=EntryFiltersDocument, answers={400: Refusal})
+@operation(
+    "Set entry filters: refused, as the broker loads none.",
+    body=EntryFiltersDocument,
+    answers={400: Refusal},
+    needs=Need.ADMIN,
+)
 async def set_filters(request: web.Request) -> web.Response:
     _check_namespace(request)
     return await _refuse_filters(request)
 
 
-@operation("Remove the namespace's entry filters: there are none.")
+@operation("Remove the namespace's entry filters: there are none.", needs=Need.ADMIN)
 async def remove_filters(request: web.Request) -> web.Response:
     _check_namespace(request)
     return await accepted(request.app[BROKER])
@@ -63,31 +69,44 @@ async def remove_filters(request: web.Request) -> web.Response:
     "Get the topic's entry filters: none, as the broker loads none.",
     query=(APPLIED,),
     answers={200: EntryFiltersDocument, 204: None},
+    needs=Need.ADMIN,
 )
 async def get_topic_filters(request: web.Request) -> web.Response:
     policy_topic(request)
     return as_json(EntryFiltersDocument()) if flag(request, "applied") else web.Response(status=204)
 
 
-@operation("Set entry filters: refused, as the broker loads none.", body=EntryFiltersDocument, answers={400: Refusal})
+@operation(
+    "Set entry filters: refused, as the broker loads none.",
+    body=EntryFiltersDocument,
+    answers={400: Refusal},
+    needs=Need.ADMIN,
+)
 async def set_topic_filters(request: web.Request) -> web.Response:
     policy_topic(request)
     return await _refuse_filters(request)
 
 
-@operation("Remove what is never set: there is nothing to remove.")
+@operation("Remove what is never set: there is nothing to remove.", needs=Need.ADMIN)
 async def remove_nothing(request: web.Request) -> web.Response:
     policy_topic(request)
     return web.Response(status=204)
 
 
-@operation("Get the shadow topics: none, as topics are not copied.", query=(APPLIED,), answers={200: list[str]})
+@operation(
+    "Get the shadow topics: none, as topics are not copied.",
+    query=(APPLIED,),
+    answers={200: list[str]},
+    needs=Need.ADMIN,
+)
 async def get_shadows(request: web.Request) -> web.Response:
     policy_topic(request)
     return as_json([])
 
 
-@operation("Set shadow topics: refused, as topics are not copied.", body=list[str], answers={412: Refusal})
+@operation(
+    "Set shadow topics: refused, as topics are not copied.", body=list[str], answers={412: Refusal}, needs=Need.ADMIN
+)
 async def set_shadows(request: web.Request) -> web.Response:
     policy_topic(request)
     if not await body_as(request, list[str]):
@@ -101,6 +120,7 @@ async def set_shadows(request: web.Request) -> web.Response:
     body_required=True,
     example="false",
     answers={204: None, 412: Refusal},
+    needs=Need.SUPERUSER,
 )
 async def set_migration(request: web.Request) -> web.Response:
     _check_namespace(request)

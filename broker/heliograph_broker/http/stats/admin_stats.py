@@ -12,6 +12,7 @@ from heliograph_broker.http.brokers.admin_brokers import own_address
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.base.errors import TopicNotFound
 from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.security.authorization.needs import Need
 
 from .internal_stats import internal_stats
 from .partitioned_stats import partitioned_stats
@@ -55,13 +56,19 @@ def _partitions(request: web.Request) -> Iterator[AnyTopic]:
     "Get the statistics of a topic or partition, with its producers and subscriptions.",
     query=_OPTIONS,
     answers={200: TopicStats},
+    needs=Need.LOOKUP,
 )
 async def get_stats(request: web.Request) -> web.Response:
     topic = request.app[BROKER].directory.get_topic(topic_of(request))
     return as_json(topic_stats(topic, request.app[RATES], own_address(request), _options(request)))
 
 
-@operation("Get the ledgers and cursors of a topic or partition.", query=(_METADATA,), answers={200: InternalStats})
+@operation(
+    "Get the ledgers and cursors of a topic or partition.",
+    query=(_METADATA,),
+    answers={200: InternalStats},
+    needs=Need.LOOKUP,
+)
 async def get_internal_stats(request: web.Request) -> web.Response:
     topic = request.app[BROKER].directory.get_topic(topic_of(request))
     return as_json(internal_stats(topic, metadata=flag(request, _METADATA.name)))
@@ -71,6 +78,7 @@ async def get_internal_stats(request: web.Request) -> web.Response:
     "Get the statistics of a partitioned topic: the sums, and each partition's.",
     query=(*_OPTIONS, _PER_PARTITION),
     answers={200: PartitionedStats},
+    needs=Need.LOOKUP,
 )
 async def get_partitioned_stats(request: web.Request) -> web.Response:
     rates, owner, options = request.app[RATES], own_address(request), _options(request)
@@ -79,7 +87,7 @@ async def get_partitioned_stats(request: web.Request) -> web.Response:
     return as_json(partitioned_stats(parts, per_partition))
 
 
-@operation("Get the ledgers and cursors of each partition.", answers={200: PartitionedInternalStats})
+@operation("Get the ledgers and cursors of each partition.", answers={200: PartitionedInternalStats}, needs=Need.LOOKUP)
 async def get_partitioned_internal_stats(request: web.Request) -> web.Response:
     parts = {str(topic.name): internal_stats(topic) for topic in _partitions(request)}
     return as_json(PartitionedInternalStats(PartitionsInfo(len(parts)), parts))

@@ -11,6 +11,7 @@ from heliograph_broker.http.base.bundles import bundle_of
 from heliograph_broker.http.base.context import BROKER, RATES, as_json
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.http.brokers.admin_brokers import own_address
+from heliograph_broker.security.authorization.needs import Need
 
 from .stats import topic_stats
 from .stats_documents import TopicStats
@@ -24,6 +25,7 @@ _Topics = dict[str, dict[str, dict[str, dict[str, TopicStats]]]]
 @operation(
     "Get the statistics of all topics by namespace, bundle and domain.",
     answers={200: _Topics},
+    needs=Need.MONITOR,
 )
 async def all_topics(request: web.Request) -> web.Response:
     broker = request.app[BROKER]

@@ -26,6 +26,7 @@ from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.schemas.schema_types import type_name
 from heliograph_broker.messaging.topic.directory import AnySubscription, AnyTopic
+from heliograph_broker.security.authorization.needs import Need
 
 from .stats import in_backlog, quota_limits
 
@@ -37,6 +38,7 @@ _AT_ONCE: Final = 100
     "Get the tenants, namespaces and topics of the broker, with their own policies, backlogs and quotas.",
     query=(Parameter("namespace", str, "Only this namespace (tenant/namespace), its tenant and its topics."),),
     answers={200: BrokerState, 412: Refusal},
+    needs=Need.SUPERUSER,
 )
 async def status(request: web.Request) -> web.Response:
     """Answer from memory; a namespace that does not exist is an empty answer."""

@@ -21,6 +21,7 @@ from heliograph_broker.messaging.topic.topic_explanation import (
     explain_delivery,
     explain_publishing,
 )
+from heliograph_broker.security.authorization.needs import Need
 
 PATH = f"/heliograph/v1/{DOMAIN}/{{tenant}}/{{namespace}}/{{topic}}"
 #: The number of names that an error lists.
@@ -147,6 +148,7 @@ def _names(names: Iterable[str]) -> str:
     "Explain why nothing is delivered now: the one reason for each subscription and consumer, and for producers.",
     query=(_SUBSCRIPTION, _CONSUMER),
     answers={200: list[TopicExplanation]},
+    needs=Need.LOOKUP,
 )
 async def explain(request: web.Request) -> web.Response:
     """Answer for each partition of a partitioned topic."""

@@ -10,6 +10,7 @@ from heliograph_broker.http.base.operations import operation
 from heliograph_broker.http.topics.admin_messages import one_topic
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.security.authorization.needs import Need
 
 from .stats import iso
 
@@ -88,7 +89,11 @@ def topic_info(topic: Topic) -> TopicInfo:
     )
 
 
-@operation("Get the stored metadata of the ledgers and cursors of a topic or partition.", answers={200: TopicInfo})
+@operation(
+    "Get the stored metadata of the ledgers and cursors of a topic or partition.",
+    answers={200: TopicInfo},
+    needs=Need.LOOKUP,
+)
 async def get_internal_info(request: web.Request) -> web.Response:
     return as_json(topic_info(one_topic(request, "A partitioned topic has no ledgers of its own")))
 

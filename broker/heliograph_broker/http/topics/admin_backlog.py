@@ -7,6 +7,7 @@ from functools import partial
 
 from aiohttp import web
 
+from heliograph_broker.http.base.access import every_subscription_of_path
 from heliograph_broker.http.base.await_result import all_durable, found
 from heliograph_broker.http.base.context import BROKER, topic_of
 from heliograph_broker.http.base.errors import ApiError
@@ -17,6 +18,7 @@ from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.errors import Conflict, Done
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.security.authorization.needs import Need
 
 from .admin_subscriptions import SUBSCRIPTION_PATH, stored_subscriptions, topics_of
 from .admin_topics import TOPIC_PATH
@@ -41,7 +43,7 @@ def _one(request: web.Request, refusal: str) -> Subscription:
     return subscriptions[0]
 
 
-@operation("Acknowledge a subscription's whole backlog, on all partitions.")
+@operation("Acknowledge a subscription's whole backlog, on all partitions.", needs=Need.CONSUME)
 async def skip_all(request: web.Request) -> web.Response:
     stored = stored_subscriptions(request)
     for subscription in stored:
@@ -50,7 +52,7 @@ async def skip_all(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-@operation("Acknowledge the oldest messages of a subscription's backlog.")
+@operation("Acknowledge the oldest messages of a subscription's backlog.", needs=Need.CONSUME)
 async def skip(request: web.Request) -> web.Response:
     messages = number_in_path(request, "messages", "the number of messages to skip")
     subscription = _one(request, "Skip messages on a partitioned topic is not allowed")
@@ -67,14 +69,21 @@ def _age_ms(request: web.Request) -> int:
     return number_in_path(request, "seconds", "an age in seconds") * 1000
 
 
-@operation("Expire messages of a subscription's backlog that are older than a number of seconds, on all partitions.")
+@operation(
+    "Expire messages of a subscription's backlog that are older than a number of seconds, on all partitions.",
+    needs=Need.CONSUME,
+)
 async def expire(request: web.Request) -> web.Response:
     age = _age_ms(request)
     await all_durable(partial(each.expiry.expire_older_than, age) for each in stored_subscriptions(request))
     return web.Response(status=204)
 
 
-@operation("Expire messages of all subscriptions' backlogs that are older than a number of seconds.")
+@operation(
+    "Expire messages of all subscriptions' backlogs that are older than a number of seconds.",
+    needs=Need.CONSUME,
+    on=every_subscription_of_path,
+)
 async def expire_all(request: web.Request) -> web.Response:
     age = _age_ms(request)
     await all_durable(partial(each.expiry.expire_older_than, age) for each in backlogs(topics_of(request)))
@@ -86,6 +95,7 @@ async def expire_all(request: web.Request) -> web.Response:
     body=AnyPosition,
     body_required=True,
     example='{"ledgerId": -1, "entryId": -1}',
+    needs=Need.CONSUME,
 )
 async def expire_to(request: web.Request) -> web.Response:
     subscription = _one(request, "Expire message at position is not supported for partitioned-topic")
@@ -109,7 +119,9 @@ def _seek_to_time(subscription: Subscription, published_ms: int, done: Done) -> 
     subscription.seek(subscription.topic.log.first_published_at_or_after(published_ms), None, done)
 
 
-@operation("Move a subscription to the first message published at or after a time, on all partitions.")
+@operation(
+    "Move a subscription to the first message published at or after a time, on all partitions.", needs=Need.CONSUME
+)
 async def reset_to_time(request: web.Request) -> web.Response:
     published = number_in_path(request, "timestamp", "a time in ms since 1970")
     await all_durable(partial(_seek_to_time, each, published) for each in stored_subscriptions(request))
@@ -121,6 +133,7 @@ async def reset_to_time(request: web.Request) -> web.Response:
     body=AnyPosition,
     body_required=True,
     example='{"ledgerId": -1, "entryId": -1}',
+    needs=Need.CONSUME,
 )
 async def reset_to_position(request: web.Request) -> web.Response:
     subscription = _one(request, "Reset-cursor at position is not allowed for partitioned-topic")

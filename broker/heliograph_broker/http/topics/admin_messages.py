@@ -16,6 +16,7 @@ from heliograph_broker.messaging.base.errors import PreconditionFailed, Subscrip
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.messages.batches import is_batch
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.security.authorization.needs import Need
 from heliograph_broker.storage.base.entry import Entry
 
 from .admin_subscriptions import subscription_of
@@ -58,7 +59,7 @@ async def _entry(topic: Topic, offset: int) -> Entry:
     raise ApiError(404, "Message not found")
 
 
-@operation("Get the message or batch with an id.", answers=MESSAGE)
+@operation("Get the message or batch with an id.", answers=MESSAGE, needs=Need.CONSUME)
 async def get_by_id(request: web.Request) -> web.Response:
     topic = one_topic(request, "GetMessageById is not allowed on partitioned-topic")
     ledger = number_in_path(request, "ledger", "the ledger id of a message")
@@ -69,7 +70,11 @@ async def get_by_id(request: web.Request) -> web.Response:
     return await message_answer(await _entry(topic, offset))
 
 
-@operation("Get the n-th entry (a message or batch) of a subscription's backlog; 1 is the oldest.", answers=MESSAGE)
+@operation(
+    "Get the n-th entry (a message or batch) of a subscription's backlog; 1 is the oldest.",
+    answers=MESSAGE,
+    needs=Need.CONSUME,
+)
 async def peek(request: web.Request) -> web.Response:
     topic = one_topic(request, "Peek messages on a partitioned topic is not allowed")
     place = number_in_path(request, "position", "a number from 1 on", least=1)
@@ -103,6 +108,7 @@ def unacked_offset(subscription: Subscription, place: int) -> int:
     "Get an entry (a message or batch) of the topic, counted from either end; needs no subscription.",
     query=(_INITIAL_POSITION, _MESSAGE_POSITION),
     answers=MESSAGE,
+    needs=Need.CONSUME,
 )
 async def examine(request: web.Request) -> web.Response:
     topic = one_topic(request, "Examine messages on a partitioned topic is not allowed")
@@ -125,7 +131,9 @@ async def examine(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Get the id of the last stored message; ledger and entry are -1 if there is none.", answers={200: MessageIdAnswer}
+    "Get the id of the last stored message; ledger and entry are -1 if there is none.",
+    answers={200: MessageIdAnswer},
+    needs=Need.CONSUME,
 )
 async def last_message_id(request: web.Request) -> web.Response:
     topic = persistent_topic(request)
@@ -138,7 +146,9 @@ async def last_message_id(request: web.Request) -> web.Response:
     return as_json(MessageIdAnswer(*topic.log.position(offset), topic.name.partition, batch_index))
 
 
-@operation("Get the id of the first message published at or after a time.", answers={200: MessageIdAnswer})
+@operation(
+    "Get the id of the first message published at or after a time.", answers={200: MessageIdAnswer}, needs=Need.CONSUME
+)
 async def id_by_time(request: web.Request) -> web.Response:
     topic = one_topic(request, "Get message ID by timestamp on a partitioned topic is not allowed")
     published = number_in_path(request, "timestamp", "a time in ms since 1970")
@@ -152,6 +162,7 @@ async def id_by_time(request: web.Request) -> web.Response:
     body_required=True,
     example='{"ledgerId": -1, "entryId": -1}',
     answers={200: int},
+    needs=Need.CONSUME,
 )
 async def backlog_size(request: web.Request) -> web.Response:
     topic = one_topic(request, "calculate backlog size is not allowed for partitioned-topic")

@@ -22,6 +22,7 @@ from heliograph_broker.messaging.base.errors import (
 from heliograph_broker.messaging.base.names import check_properties
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.directory import AnyTopic
+from heliograph_broker.security.authorization.needs import Need
 from heliograph_broker.usecases import subscriptions
 
 from .admin_topics import TOPIC_PATH, concrete_names
@@ -88,7 +89,9 @@ def _stored(topics: list[AnyTopic], name: str) -> Iterator[Subscription]:
         yield topic.subscriptions[name]
 
 
-@operation("List the subscriptions of a topic or of any of its partitions.", answers={200: list[str]})
+@operation(
+    "List the subscriptions of a topic or of any of its partitions.", answers={200: list[str]}, needs=Need.CONSUME
+)
 async def list_subscriptions(request: web.Request) -> web.Response:
     names: dict[str, None] = {}
     for topic in topics_of(request):
@@ -100,6 +103,7 @@ async def list_subscriptions(request: web.Request) -> web.Response:
     "Create a durable subscription on all partitions or none, from a position on (default: the latest).",
     body=AnyPosition,
     query=(_REPLICATED,),
+    needs=Need.CONSUME,
 )
 async def create_subscription(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -122,7 +126,7 @@ async def create_subscription(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Delete a subscription from all partitions or none.", query=(_FORCE,))
+@operation("Delete a subscription from all partitions or none.", query=(_FORCE,), needs=Need.CONSUME)
 async def delete_subscription(request: web.Request) -> web.Response:
     name = subscription_of(request)
     subscriptions.delete_subscription(with_subscription(request), name, force=flag(request, "force"))
@@ -132,7 +136,7 @@ async def delete_subscription(request: web.Request) -> web.Response:
 # -- properties ----------------------------------------------------------------------------------------------------
 
 
-@operation("Get the properties of a subscription.", answers={200: dict[str, str]})
+@operation("Get the properties of a subscription.", answers={200: dict[str, str]}, needs=Need.CONSUME)
 async def get_properties(request: web.Request) -> web.Response:
     merged: dict[str, str] = {}
     for subscription in stored_subscriptions(request):
@@ -140,7 +144,12 @@ async def get_properties(request: web.Request) -> web.Response:
     return as_json(merged)
 
 
-@operation("Replace a subscription's properties.", body=dict[str, str], example='{"owner": "payments-team"}')
+@operation(
+    "Replace a subscription's properties.",
+    body=dict[str, str],
+    example='{"owner": "payments-team"}',
+    needs=Need.CONSUME,
+)
 async def put_properties(request: web.Request) -> web.Response:
     stored = stored_subscriptions(request)
     properties = await body_as(request, dict[str, str]) or {}
@@ -155,7 +164,9 @@ async def put_properties(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Get whether the subscription is replicated, for each partition: always false.", answers={200: dict[str, bool]}
+    "Get whether the subscription is replicated, for each partition: always false.",
+    answers={200: dict[str, bool]},
+    needs=Need.CONSUME,
 )
 async def get_replicated(request: web.Request) -> web.Response:
     return as_json({str(topic.name): False for topic in with_subscription(request)})
@@ -166,6 +177,7 @@ async def get_replicated(request: web.Request) -> web.Response:
     body=bool,
     body_required=True,
     example="false",
+    needs=Need.CONSUME,
 )
 async def set_replicated(request: web.Request) -> web.Response:
     with_subscription(request)
@@ -181,6 +193,7 @@ async def set_replicated(request: web.Request) -> web.Response:
     f"Analyze a subscription's backlog entry by entry, from a position on; at most {ANALYSED_ENTRIES} entries.",
     body=AnyPosition,
     answers={200: BacklogAnalysis},
+    needs=Need.CONSUME,
 )
 async def analyze_backlog(request: web.Request) -> web.Response:
     stored = stored_subscriptions(request)

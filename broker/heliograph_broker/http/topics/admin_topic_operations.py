@@ -19,6 +19,7 @@ from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.broker.topic_properties import set_topic_properties, topic_properties
 from heliograph_broker.messaging.topic import truncation
 from heliograph_broker.messaging.topic.topic import Topic
+from heliograph_broker.security.authorization.needs import Need
 from heliograph_broker.usecases.compaction import start_compaction
 
 from .admin_messages import persistent_topic
@@ -53,7 +54,7 @@ def _stored(broker: Broker, name: TopicName) -> list[Topic]:
     return topics
 
 
-@operation("Unload a topic or all its partitions: its clients reconnect.")
+@operation("Unload a topic or all its partitions: its clients reconnect.", needs=Need.ADMIN)
 async def unload(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     for name in concrete_names(broker, topic_of(request)):
@@ -70,6 +71,7 @@ def _end(topic: Topic) -> MessageIdAnswer:
 @operation(
     "Terminate a topic: no more messages are accepted, permanently. Returns the id of the last message.",
     answers={200: MessageIdAnswer, 406: Refusal},
+    needs=Need.ADMIN,
 )
 async def terminate(request: web.Request) -> web.Response:
     name = topic_of(request)
@@ -85,6 +87,7 @@ async def terminate(request: web.Request) -> web.Response:
 @operation(
     "Terminate all partitions. Returns the last message's id of each, by the partition's number.",
     answers={200: dict[str, MessageIdAnswer]},
+    needs=Need.ADMIN,
 )
 async def terminate_partitions(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -100,7 +103,7 @@ async def terminate_partitions(request: web.Request) -> web.Response:
     return as_json({str(topic.name.partition): _end(topic) for topic in topics})
 
 
-@operation("Delete all messages, acknowledged or not, in spite of retention.")
+@operation("Delete all messages, acknowledged or not, in spite of retention.", needs=Need.ADMIN)
 async def truncate(request: web.Request) -> web.Response:
     name = topic_of(request)
     if not name.is_persistent:
@@ -109,19 +112,24 @@ async def truncate(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-@operation("Delete the messages that no subscription and no retention keeps; the broker does so at once anyway.")
+@operation(
+    "Delete the messages that no subscription and no retention keeps; the broker does so at once anyway.",
+    needs=Need.ADMIN,
+)
 async def trim(request: web.Request) -> web.Response:
     _stored(request.app[BROKER], topic_of(request))
     return await accepted(request.app[BROKER])
 
 
-@operation("Start compaction of a topic or all its partitions: keep the last message of each key.")
+@operation("Start compaction of a topic or all its partitions: keep the last message of each key.", needs=Need.ADMIN)
 async def compact(request: web.Request) -> web.Response:
     start_compaction(_stored(request.app[BROKER], topic_of(request)))
     return await accepted(request.app[BROKER])
 
 
-@operation("Get the status of the last compaction of a topic or partition.", answers={200: CompactionStatus})
+@operation(
+    "Get the status of the last compaction of a topic or partition.", answers={200: CompactionStatus}, needs=Need.ADMIN
+)
 async def compaction_status(request: web.Request) -> web.Response:
     status, error = persistent_topic(request).compaction.status()
     return as_json({"status": status, "lastError": error})
@@ -131,6 +139,7 @@ async def compaction_status(request: web.Request) -> web.Response:
     "Offload messages: refused, as there is no other storage to offload to.",
     body=AnyPosition,
     answers={412: Refusal},
+    needs=Need.ADMIN,
 )
 async def offload(request: web.Request) -> web.Response:
     await position_of(request)
@@ -138,7 +147,7 @@ async def offload(request: web.Request) -> web.Response:
     raise PreconditionFailed("Messages are stored by this broker itself: nothing can be offloaded")
 
 
-@operation("Get the status of the last offload: never run.", answers={200: OffloadStatus})
+@operation("Get the status of the last offload: never run.", answers={200: OffloadStatus}, needs=Need.ADMIN)
 async def offload_status(request: web.Request) -> web.Response:
     persistent_topic(request)
     return as_json(OffloadStatus("NOT_RUN", "", MessageIdAnswer(-1, -1)))
@@ -154,7 +163,7 @@ def _with_properties(request: web.Request) -> TopicName:
     return name
 
 
-@operation("Get the properties of a topic.", answers={200: dict[str, str], 406: Refusal})
+@operation("Get the properties of a topic.", answers={200: dict[str, str], 406: Refusal}, needs=Need.LOOKUP)
 async def get_properties(request: web.Request) -> web.Response:
     return as_json(topic_properties(request.app[BROKER], _with_properties(request)))
 
@@ -164,6 +173,7 @@ async def get_properties(request: web.Request) -> web.Response:
     body=dict[str, str],
     answers={204: None, 406: Refusal},
     example='{"owner": "payments-team"}',
+    needs=Need.ADMIN,
 )
 async def put_properties(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -174,7 +184,7 @@ async def put_properties(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Remove one of a topic's properties.", query=(_KEY,), answers={204: None, 406: Refusal})
+@operation("Remove one of a topic's properties.", query=(_KEY,), answers={204: None, 406: Refusal}, needs=Need.ADMIN)
 async def remove_property(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = _with_properties(request)

@@ -22,6 +22,7 @@ from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Parameter, Refusal, operation
 from heliograph_broker.messaging.base.errors import Conflict
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.authorization.needs import Need
 from heliograph_broker.usecases.topics import partitions_for_client
 
 DOMAIN = "{domain:persistent|non-persistent}"
@@ -63,6 +64,7 @@ class PartitionsAnswer(msgspec.Struct, omit_defaults=True):
     "List the topics of a namespace and domain, each partition by its name.",
     query=(_BUNDLE, SYSTEM),
     answers={200: list[str]},
+    needs=Need.LOOKUP,
 )
 async def list_topics(request: web.Request) -> web.Response:
     """Return the concrete topics of one domain: partitions each by name."""
@@ -79,7 +81,7 @@ async def list_topics(request: web.Request) -> web.Response:
     return as_json(topics)
 
 
-@operation("List the non-persistent topics of a bundle.", answers={200: list[str]})
+@operation("List the non-persistent topics of a bundle.", answers={200: list[str]}, needs=Need.ADMIN)
 async def list_of_bundle(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace, bundle = namespace_of(request), request.match_info["bundle"]
@@ -89,7 +91,12 @@ async def list_of_bundle(request: web.Request) -> web.Response:
     return as_json([name for name in topics if in_bundle(TopicName.parse(name), bundle, record)])
 
 
-@operation("List the partitioned topics of a namespace and domain.", query=(SYSTEM,), answers={200: list[str]})
+@operation(
+    "List the partitioned topics of a namespace and domain.",
+    query=(SYSTEM,),
+    answers={200: list[str]},
+    needs=Need.LOOKUP,
+)
 async def list_partitioned(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace = namespace_of(request)
@@ -98,7 +105,9 @@ async def list_partitioned(request: web.Request) -> web.Response:
     return as_json(broker.directory.list_partitioned(prefix, system=flag(request, SYSTEM.name)))
 
 
-@operation("Create a topic that is not partitioned; the body holds its properties.", body=dict[str, str])
+@operation(
+    "Create a topic that is not partitioned; the body holds its properties.", body=dict[str, str], needs=Need.ADMIN
+)
 async def create_topic(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
@@ -107,7 +116,7 @@ async def create_topic(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Delete a topic, or one partition, with its messages.", query=(_FORCE,))
+@operation("Delete a topic, or one partition, with its messages.", query=(_FORCE,), needs=Need.ADMIN)
 async def delete_topic(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
@@ -135,6 +144,7 @@ async def _partitions(request: web.Request) -> PartitionsDocument:
     body_required=True,
     answers={204: None, 406: Refusal},
     example="4",
+    needs=Need.ADMIN,
 )
 async def create_partitioned(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -151,6 +161,7 @@ async def create_partitioned(request: web.Request) -> web.Response:
     body=_AnyPartitions,
     body_required=True,
     example="4",
+    needs=Need.ADMIN,
 )
 async def update_partitions(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -165,6 +176,7 @@ async def update_partitions(request: web.Request) -> web.Response:
     "Get the number of partitions of a topic; 0: it is not partitioned.",
     query=(_CREATE,),
     answers={200: PartitionsAnswer},
+    needs=Need.LOOKUP,
 )
 async def get_partitions(request: web.Request) -> web.Response:
     """Return the number of partitions; 0 without. A client's look-up may bring a topic into being by the rules."""
@@ -176,7 +188,7 @@ async def get_partitions(request: web.Request) -> web.Response:
     return as_json(PartitionsAnswer(partitions, False, record.properties if record is not None else {}))
 
 
-@operation("Delete a partitioned topic with its messages.", query=(_FORCE,))
+@operation("Delete a partitioned topic with its messages.", query=(_FORCE,), needs=Need.ADMIN)
 async def delete_partitioned(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     name = topic_of(request)
@@ -188,7 +200,7 @@ async def delete_partitioned(request: web.Request) -> web.Response:
     return await accepted(broker)
 
 
-@operation("Create the missing partitions of a topic.")
+@operation("Create the missing partitions of a topic.", needs=Need.ADMIN)
 async def create_missed_partitions(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     broker.partitioned.create_missing(topic_of(request))

@@ -10,6 +10,7 @@ from heliograph_broker.http.base.bundles import bundle_of
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, as_json, as_text, topic_of
 from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.messaging.base.errors import BrokerError
+from heliograph_broker.security.authorization.needs import Need
 from heliograph_broker.usecases.topics import advertised_url
 
 from .admin_topics import DOMAIN
@@ -33,6 +34,7 @@ _LISTENER = Parameter("listenerName", str, "one of the broker's advertised liste
     "Get the address of the broker that serves a topic; the topic need not exist.",
     query=(_LISTENER,),
     answers={200: LookupAnswer},
+    needs=Need.LOOKUP,
 )
 async def lookup(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -48,7 +50,7 @@ async def lookup(request: web.Request) -> web.Response:
     return as_json(LookupAnswer(broker_url, request.app[ENDPOINTS].http_url, broker_url))
 
 
-@operation("Get the bundle of a topic: the hash range of its name.", answers={200: str})
+@operation("Get the bundle of a topic: the hash range of its name.", answers={200: str}, needs=Need.ADMIN)
 async def bundle(request: web.Request) -> web.Response:
     name = topic_of(request)
     return as_text(bundle_of(name, request.app[BROKER].directory.namespace(name.namespace_name)))

@@ -15,6 +15,7 @@ from heliograph_broker.messaging.base.records import SchemaRecord
 from heliograph_broker.messaging.schemas.schema_compatibility import FULL
 from heliograph_broker.messaging.schemas.schema_registry import schema_key
 from heliograph_broker.messaging.schemas.schema_types import STORED_TYPES, type_name
+from heliograph_broker.security.authorization.needs import Need
 
 _EXAMPLE = '{"type": "STRING", "schema": "", "properties": {}}'
 
@@ -105,7 +106,11 @@ def _document(record: SchemaRecord, version: int) -> SchemaAnswer:
     return SchemaAnswer(version, type_name(record.type), record.created_ms, _data_text(record), record.properties)
 
 
-@operation("Get the newest version of a topic's schema, or the version in the path.", answers={200: SchemaAnswer})
+@operation(
+    "Get the newest version of a topic's schema, or the version in the path.",
+    answers={200: SchemaAnswer},
+    needs=Need.LOOKUP,
+)
 async def get_schema(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     text = request.match_info.get("version")
@@ -117,7 +122,7 @@ async def get_schema(request: web.Request) -> web.Response:
     return as_json(_document(*found))
 
 
-@operation("Get all versions of a topic's schema.", answers={200: SchemaVersions})
+@operation("Get all versions of a topic's schema.", answers={200: SchemaVersions}, needs=Need.LOOKUP)
 async def list_schemas(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     versions = broker.schemas.versions(schema_key(topic_of(request)))
@@ -154,6 +159,7 @@ async def _record(request: web.Request, name: TopicName) -> SchemaRecord:
     body_required=True,
     example=_EXAMPLE,
     answers={200: SchemaVersionAnswer},
+    needs=Need.PRODUCE,
 )
 async def post_schema(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -170,6 +176,7 @@ async def post_schema(request: web.Request) -> web.Response:
     body_required=True,
     example=_EXAMPLE,
     answers={202: Compatibility},
+    needs=Need.LOOKUP,
 )
 async def check_compatibility(request: web.Request) -> web.Response:
     name, record, strategy = await _addition(request)
@@ -186,6 +193,7 @@ async def check_compatibility(request: web.Request) -> web.Response:
     body_required=True,
     example=_EXAMPLE,
     answers={200: SchemaVersion},
+    needs=Need.LOOKUP,
 )
 async def find_version(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
@@ -197,7 +205,9 @@ async def find_version(request: web.Request) -> web.Response:
     return as_json(SchemaVersion(-1))
 
 
-@operation("Get the versions of a topic's schema, without the schemas.", answers={200: SchemaMetadata})
+@operation(
+    "Get the versions of a topic's schema, without the schemas.", answers={200: SchemaMetadata}, needs=Need.LOOKUP
+)
 async def get_metadata(request: web.Request) -> web.Response:
     versions = request.app[BROKER].schemas.versions(schema_key(topic_of(request)))
     if not versions:
@@ -206,7 +216,7 @@ async def get_metadata(request: web.Request) -> web.Response:
     return as_json(SchemaMetadata(places[-1], places))
 
 
-@operation("Delete a topic's schema with all its versions.", answers={200: SchemaDeletionAnswer})
+@operation("Delete a topic's schema with all its versions.", answers={200: SchemaDeletionAnswer}, needs=Need.ADMIN)
 async def delete_schema(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     version = broker.schemas.delete(schema_key(topic_of(request)))

@@ -21,6 +21,7 @@ from heliograph_broker.messaging.delivery.unacked_search import (
     UnackedSearch,
 )
 from heliograph_broker.messaging.messages.message_match import Criteria
+from heliograph_broker.security.authorization.needs import Need
 
 from .admin_messages import one_topic
 from .admin_topics import DOMAIN
@@ -173,6 +174,7 @@ def _search(request: web.Request, subscription: Subscription) -> UnackedSearch:
     f"Search the unacknowledged messages of a subscription without delivering them, at most {SEARCH_ENTRIES} entries.",
     query=_QUERY,
     answers={200: UnackedMessages},
+    needs=Need.CONSUME,
 )
 async def find_messages(request: web.Request) -> web.Response:
     topic = one_topic(request, "Messages of a partitioned topic are searched by partition")

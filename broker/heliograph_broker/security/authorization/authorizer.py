@@ -15,7 +15,7 @@ from heliograph_broker.messaging.topic.directory import Directory
 from heliograph_broker.security.identity import Identity
 
 from .grants import ADMINISTRATION, NamespaceGrants
-from .needs import Decision, Need, Resource
+from .needs import EVERY_SUBSCRIPTION, Decision, Need, Resource
 
 _ACTIONS: Final[dict[Need, tuple[str, ...]]] = {
     Need.LOOKUP: ("produce", "consume", ADMINISTRATION),
@@ -36,13 +36,20 @@ _WANTED: Final[dict[Need, str]] = {
 class Authorizer:
     """See the module. A change of a tenant or a namespace takes effect with the next decision."""
 
-    __slots__ = ("_admins", "_directory", "_grants", "_proxies", "_superusers", "allowed", "denied")
+    __slots__ = ("_admins", "_directory", "_grants", "_monitors", "_proxies", "_superusers", "allowed", "denied")
 
-    def __init__(self, directory: Directory, superusers: Collection[str], proxies: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        superusers: Collection[str],
+        proxies: Collection[str] = (),
+        monitors: Collection[str] = (),
+    ) -> None:
         self._directory = directory
         self._superusers = frozenset(superusers)
         self._proxies = frozenset(proxies)
-        #: What was read from the records of tenants and namespaces, beside the record it was read from.
+        self._monitors = frozenset(monitors)
+        #: By tenant and by namespace: the record of the last decision, and its roles or grants.
         self._admins: dict[str, tuple[TenantRecord, frozenset[str]]] = {}
         self._grants: dict[str, tuple[NamespaceRecord, NamespaceGrants]] = {}
         #: Decisions by what was needed.
@@ -80,6 +87,8 @@ class Authorizer:
             return Decision(True, f"role {role} is a superuser")
         if need is Need.IDENTITY:
             return Decision(True, "every authenticated client may")
+        if need is Need.MONITOR:
+            return Decision(role in self._monitors, f"role {role} is {_is(role in self._monitors)} of the monitors")
         if need is Need.SUPERUSER:
             return Decision(False, f"role {role} is not a superuser")
         if on.tenant and role in self._admins_of(on.tenant):
@@ -98,8 +107,11 @@ class Authorizer:
 
     def _refused_subscription(self, role: str, grants: NamespaceGrants, on: Resource) -> str:
         """Return why a role that may consume may not do so with a subscription, "" if it may."""
-        roles = grants.roles_of(on.subscription)
-        if roles and role not in roles:
+        if on.subscription == EVERY_SUBSCRIPTION:
+            if not grants.prefix_mode and not grants.any_for_others(role):
+                return ""
+            reason = f"not every subscription in namespace {on.namespace} is open to role {role}"
+        elif grants.for_others(on.subscription, role):
             reason = f"subscription {on.subscription} in namespace {on.namespace} is granted to other roles than {role}"
         elif grants.prefix_mode and not on.subscription.startswith(role):
             reason = (
@@ -138,6 +150,10 @@ class Authorizer:
         if len(self._grants) > len(self._directory.namespaces):
             self._grants = {name: each for name, each in self._grants.items() if name in self._directory.namespaces}
         return grants
+
+
+def _is(one: bool) -> str:
+    return "one" if one else "none"
 
 
 def _no_administrator(role: str, on: Resource) -> str:

@@ -42,8 +42,24 @@ def auth_policies(policies: Policies) -> AuthPolicies:
     return msgspec.convert(deepcopy((policies.kept or {}).get(AUTH_POLICIES) or {}), AuthPolicies)
 
 
+def shown(actions: Actions) -> Actions:
+    """Return actions by role without those that Pulsar has not, which its clients could not read."""
+    known = {role: [action for action in given if action in ACTIONS] for role, given in actions.items()}
+    return {role: found for role, found in known.items() if found or not actions[role]}
+
+
+def shown_policies(policies: AuthPolicies) -> AuthPolicies:
+    """Return the grants with :func:`shown` actions, as Pulsar's document of a namespace has them."""
+    topics = {topic: shown(actions) for topic, actions in policies.destination_auth.items()}
+    return AuthPolicies(
+        shown(policies.namespace_auth),
+        {topic: actions for topic, actions in topics.items() if actions or not policies.destination_auth[topic]},
+        policies.subscription_auth_roles,
+    )
+
+
 class Grant(msgspec.Struct, frozen=True):
-    """What a role may do, and where: ``on`` is for people, such as ``namespace shop/payments``."""
+    """An action that a role may do, and where: ``on`` is for people, such as ``namespace shop/payments``."""
 
     action: str
     on: str
@@ -90,9 +106,14 @@ class NamespaceGrants:
                     return Grant(found, f"topics {topic[:length]}{WILDCARD}")
         return None
 
-    def roles_of(self, subscription: str) -> list[str]:
-        """Return the only roles that may consume with a subscription; empty: all that may consume."""
-        return self._subscriptions.get(subscription) or []
+    def for_others(self, subscription: str, role: str) -> bool:
+        """Return whether a subscription has roles, which alone may consume with it, and ``role`` is none of them."""
+        roles = self._subscriptions.get(subscription)
+        return bool(roles) and role not in (roles or ())
+
+    def any_for_others(self, role: str) -> bool:
+        """Return whether any subscription has roles of which ``role`` is none."""
+        return any(self.for_others(subscription, role) for subscription in self._subscriptions)
 
 
 def _prefixes(topics: dict[str, Actions]) -> dict[str, Actions]:

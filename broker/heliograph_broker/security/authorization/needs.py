@@ -26,6 +26,8 @@ class Need(StrEnum):
 
     They may also do everything else there.
     """
+    MONITOR = "monitor"
+    """Metrics and statistics of the whole broker: superusers, and the roles of the setting ``monitors``."""
     SUPERUSER = "superuser"
 
 
@@ -40,7 +42,9 @@ class Resource(msgspec.Struct, frozen=True):
 
 
 NOWHERE: Final = Resource()
-"""The cluster as a whole: of the needs, only NOTHING, IDENTITY and SUPERUSER can be met on it."""
+"""The cluster as a whole: of the needs, only NOTHING, IDENTITY, MONITOR and SUPERUSER can be met on it."""
+EVERY_SUBSCRIPTION: Final = "\0"
+"""Instead of the name of a subscription, which cannot be this: all subscriptions of the topic or namespace."""
 
 
 def on_tenant(tenant: str) -> Resource:

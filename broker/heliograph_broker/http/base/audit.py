@@ -1,0 +1,67 @@
+"""The audit log: one line for each request that changes something, or tries to.
+
+It says who (role, method of authentication, proxy), what (method, path, the parameters that the operation knows), from
+where, and how it was answered. Never the body, never a parameter that the operation does not know: both may be secret.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from .authentication import IDENTITY
+from .operations import operation_of
+
+#: A logger of its own, so that its lines can be told apart from the broker's by a field, too.
+log = structlog.get_logger("heliograph.audit", log="audit")
+
+_CHANGING: Final = frozenset({"POST", "PUT", "DELETE", "PATCH"})
+#: The part of a path that holds the value of a setting.
+_VALUE: Final = "/{value}"
+
+
+@web.middleware
+async def audited(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Log a changing request once it is answered, refused or given up."""
+    if request.method not in _CHANGING:
+        return await handler(request)
+    status = 0
+    try:
+        response = await handler(request)
+        status = response.status
+        return response
+    except web.HTTPException as error:
+        status = error.status
+        raise
+    finally:
+        _log(request, status)
+
+
+def _log(request: web.Request, status: int) -> None:
+    identity = request.get(IDENTITY)
+    described = operation_of(request.match_info.handler)
+    known = [each.name for each in described.query] if described is not None else []
+    log.info(
+        "administration",
+        role=identity.role if identity is not None else "",
+        authentication=identity.method if identity is not None else "",
+        via=identity.via if identity is not None else "",
+        method=request.method,
+        path=_path(request),
+        query={name: request.query[name] for name in known if name in request.query},
+        address=request.remote or "",
+        # 0: the client was gone before it was answered.
+        status=status,
+    )
+
+
+def _path(request: web.Request) -> str:
+    """Return the path as it was encoded, without the value of a setting."""
+    path = request.rel_url.raw_path
+    resource = request.match_info.route.resource
+    if resource is not None and resource.canonical.endswith(_VALUE):
+        return f"{path.rpartition('/')[0]}/..."
+    return path

@@ -1,0 +1,278 @@
+"""Authorization by HTTP: grants and their effects, questions about rights, the audit log and the metric."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from heliograph_broker.http.app import create_metrics_app
+from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
+from structlog.testing import capture_logs
+
+from .http_api import HttpApi, identified, running_api
+
+NAMESPACE = "/admin/v2/namespaces/shop/payments"
+ORDERS = "persistent://shop/payments/orders"
+STATS = "/admin/v2/persistent/shop/payments/orders/stats"
+CAN_I = "/heliograph/v1/auth/can-i"
+
+
+def _furnish(api: HttpApi) -> None:
+    for tenant, boss in (("shop", "boss"), ("other", "neighbour")):
+        api.broker.tenants.create(tenant, TenantRecord(admin_roles=[boss], allowed_clusters=["standalone"]))
+    api.broker.namespaces.create("shop/payments", NamespaceRecord())
+    api.broker.namespaces.create("other/things", NamespaceRecord())
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[HttpApi]:
+    rights = {"superusers": ["root"], "monitors": ["monitor"], "proxies": ["gate"]}
+    async with running_api(tmp_path / "data", authorization=rights) as running:
+        _furnish(running)
+        await _done(running, "PUT", "/admin/v2/persistent/shop/payments/orders", Role="boss")
+        yield running
+
+
+async def _done(api: HttpApi, method: str, path: str, body: Any = None, **headers: str) -> None:
+    answer = await api.request(method, path, None if body is None else json.dumps(body), **headers)
+    assert answer.status == 204, answer
+    assert "Warning" not in answer.headers, "what is set has an effect"
+
+
+async def _status(api: HttpApi, path: str, role: str, method: str = "GET", body: Any = None) -> int:
+    answer = await api.request(method, path, None if body is None else json.dumps(body), Role=role)
+    return answer.status
+
+
+# -- grants --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_grant_takes_effect_with_the_next_request_and_so_does_its_end(api: HttpApi) -> None:
+    assert await _status(api, STATS, "billing") == 403
+    await _done(api, "POST", f"{NAMESPACE}/permissions/billing", ["consume"], Role="boss")
+    assert await _status(api, STATS, "billing") == 200
+    await _done(api, "DELETE", f"{NAMESPACE}/permissions/billing", Role="boss")
+    assert await _status(api, STATS, "billing") == 403
+
+
+async def test_a_grant_of_a_prefix_needs_no_topic_and_is_of_all_topics_that_begin_so(api: HttpApi) -> None:
+    await _done(api, "POST", "/admin/v2/persistent/shop/payments/ord*/permissions/billing", ["produce"], Role="boss")
+    assert await _status(api, STATS, "billing") == 200
+    assert await _status(api, STATS.replace("orders", "bills"), "billing") == 403
+    shown = await api.request("GET", "/admin/v2/persistent/shop/payments/ord*/permissions", Role="boss")
+    assert shown.body == {"billing": ["produce"]}
+    await _done(api, "DELETE", "/admin/v2/persistent/shop/payments/ord*/permissions/billing", Role="boss")
+    assert await _status(api, STATS, "billing") == 403
+
+
+async def test_every_topic_of_a_body_is_checked_before_any_is_looked_for(api: HttpApi) -> None:
+    path = "/admin/v2/namespaces/grantPermissionsOnTopics"
+
+    def grants(*topics: str) -> list[dict[str, Any]]:
+        return [{"topic": topic, "role": "billing", "actions": ["consume"]} for topic in topics]
+
+    missing = "persistent://shop/payments/missing"
+    assert await _status(api, path, "boss", "POST", grants(missing, "persistent://other/things/x")) == 403
+    assert await _status(api, path, "neighbour", "POST", grants("persistent://other/things/x", ORDERS)) == 403
+    assert await _status(api, path, "boss", "POST", grants(ORDERS, missing)) == 404
+    assert await _status(api, STATS, "billing") == 403
+    assert await _status(api, path, "boss", "POST", grants(ORDERS)) == 204
+    assert await _status(api, STATS, "billing") == 200
+
+
+async def test_the_roles_of_a_subscription_and_the_prefix_mode_take_effect(api: HttpApi) -> None:
+    for role in ("billing", "reports"):
+        await _done(api, "POST", f"{NAMESPACE}/permissions/{role}", ["consume"], Role="boss")
+    await _done(api, "POST", f"{NAMESPACE}/permissions/subscription/ledger", ["billing"], Role="boss")
+    cursor = "/admin/v2/persistent/shop/payments/orders/subscription"
+    assert await _status(api, f"{cursor}/ledger", "reports", "PUT") == 403
+    # Java's client encodes the name twice.
+    assert await _status(api, f"{cursor}/%256c%2565dger", "reports", "PUT") == 403
+    assert await _status(api, f"{cursor}/ledger", "billing", "PUT") == 204
+    assert await _status(api, f"{NAMESPACE}/unsubscribe/ledger", "reports", "POST") == 403
+    assert await _status(api, f"{NAMESPACE}/unsubscribe/%256cedger", "reports", "POST") == 403
+    assert await _status(api, f"{NAMESPACE}/clearBacklog", "reports", "POST") == 403
+    assert await _status(api, f"{NAMESPACE}/clearBacklog", "billing", "POST") == 204
+    await _done(api, "POST", f"{NAMESPACE}/subscriptionAuthMode", "Prefix", Role="boss")
+    assert await _status(api, f"{cursor}/ledger", "billing", "DELETE") == 403
+    assert await _status(api, f"{cursor}/billing-1", "billing", "PUT") == 204
+    assert await _status(api, f"{cursor}/ledger", "boss", "DELETE") == 204
+
+
+async def test_administration_is_granted_beside_pulsars_actions_and_hidden_from_its_clients(api: HttpApi) -> None:
+    kept = {"auth_policies": {"namespace_auth": {"steward": ["admin"], "both": ["produce", "admin"], "old": []}}}
+    record = api.broker.directory.namespace("shop/payments")
+    api.broker.namespaces.set_policies("shop/payments", type(record.policies)(kept=kept))
+    for path in (f"{NAMESPACE}/permissions", "/admin/v2/persistent/shop/payments/orders/permissions"):
+        assert (await api.request("GET", path, Role="steward")).body == {"both": ["produce"], "old": []}
+    document = await api.request("GET", NAMESPACE, Role="steward")
+    assert document.body["auth_policies"]["namespace_auth"] == {"both": ["produce"], "old": []}
+    # Another grant does not lose it.
+    await _done(api, "POST", f"{NAMESPACE}/permissions/billing", ["produce"], Role="steward")
+    assert await _status(api, f"{NAMESPACE}/retention", "steward") in (200, 204)
+    refused = await api.request("POST", f"{NAMESPACE}/permissions/billing", '["admin"]', Role="boss")
+    assert refused.status == 400
+
+
+async def test_dead_letters_go_to_topics_that_the_client_may_produce_to(api: HttpApi) -> None:
+    foreign = "persistent://other/things/letters"
+    for path in (
+        f"{NAMESPACE}/deadLetterTopic",
+        "/admin/v2/persistent/shop/payments/orders/deadLetterTopic",
+        "/heliograph/v1/persistent/shop/payments/orders/subscription/s/deadLetterTopic",
+    ):
+        assert await _status(api, path, "boss", "POST", foreign) == 403, path
+        assert await _status(api, path, "boss", "POST", "persistent://shop/payments/letters") == 204, path
+        assert await _status(api, path, "root", "POST", foreign) == 204, path
+    document = {"dead_letter_topic": foreign}
+    assert await _status(api, "/admin/v2/namespaces/shop/more", "boss", "PUT", document) == 403
+
+
+# -- questions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("client", "query", "allowed", "rule"),
+    [
+        ("billing", "action=produce", True, "role billing has produce on namespace shop/payments"),
+        ("billing", "action=consume&role=billing", False, "no grant of consume for role billing on"),
+        ("boss", "action=produce&role=billing", True, "role billing has produce on"),
+        ("boss", "action=admin&role=billing", False, "no grant of administration for role billing"),
+        ("boss", "action=admin", True, "role boss administers tenant shop"),
+        ("root", "action=produce&role=boss", True, "role boss administers tenant shop"),
+        ("root", "action=produce&role=gate", False, "role gate is a proxy"),
+        ("root", "action=consume&role=reports&subscription=ledger", False, "subscription ledger"),
+        ("root", "action=consume&role=reports&subscription=other", True, "role reports has consume"),
+    ],
+)
+async def test_the_rule_that_decides(api: HttpApi, client: str, query: str, allowed: bool, rule: str) -> None:
+    await _done(api, "POST", f"{NAMESPACE}/permissions/billing", ["produce"], Role="boss")
+    await _done(api, "POST", f"{NAMESPACE}/permissions/reports", ["consume"], Role="boss")
+    await _done(api, "POST", f"{NAMESPACE}/permissions/subscription/ledger", ["billing"], Role="boss")
+    answer = await api.request("GET", f"{CAN_I}?topic={ORDERS}&{query}", Role=client)
+    assert (answer.status, answer.body["allowed"]) == (200, allowed), answer
+    assert rule in answer.body["rule"]
+
+
+@pytest.mark.parametrize(
+    ("client", "query", "status"),
+    [
+        ("billing", f"action=produce&topic={ORDERS}&role=boss", 403),
+        ("neighbour", f"action=produce&topic={ORDERS}&role=billing", 403),
+        ("boss", "action=produce&namespace=other/things&role=billing", 403),
+        ("boss", "action=produce&namespace=shop/payments&role=billing", 200),
+        ("boss", f"action=fly&topic={ORDERS}", 400),
+        ("boss", "action=produce", 400),
+        ("boss", "action=produce&topic=a/b", 412),
+    ],
+)
+async def test_questions_about_others_are_for_administrators(
+    api: HttpApi, client: str, query: str, status: int
+) -> None:
+    assert (await api.request("GET", f"{CAN_I}?{query}", Role=client)).status == status
+
+
+async def test_without_authorization_everybody_may_do_everything_and_is_told_so(tmp_path: Path) -> None:
+    async with running_api(tmp_path / "data") as open_api:
+        _furnish(open_api)
+        answer = await open_api.get(f"{CAN_I}?action=admin&topic={ORDERS}&role=anybody")
+        assert answer == {"allowed": True, "rule": "authorization is not enabled: every client may do everything"}
+        for path, body in (
+            (f"{NAMESPACE}/permissions/a", '["consume"]'),
+            (f"{NAMESPACE}/subscriptionAuthMode", '"Prefix"'),
+        ):
+            granted = await open_api.request("POST", path, body)
+            assert "authorization is not enabled" in granted.headers["Warning"]
+        assert "heliograph_authorization_decisions" not in (await open_api.request("GET", "/metrics")).body
+
+
+# -- log and metrics -----------------------------------------------------------------------------------------------
+
+
+async def _logged(api: HttpApi, method: str, path: str, body: str | None = None, **headers: str) -> list[Any]:
+    with capture_logs() as logs:
+        await api.request(method, path, body, **headers)
+    return [each for each in logs if each["event"] == "administration"]
+
+
+async def test_every_change_is_logged_with_who_what_where_and_outcome(api: HttpApi) -> None:
+    path = f"{NAMESPACE}/permissions/billing"
+    [line] = await _logged(api, "POST", path, '["consume"]', Role="boss")
+    assert line == {
+        "event": "administration",
+        "log_level": "info",
+        "log": "audit",
+        "role": "boss",
+        "authentication": "token",
+        "via": "",
+        "method": "POST",
+        "path": path,
+        "query": {},
+        "address": "127.0.0.1",
+        "status": 204,
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "expected"),
+    [
+        ("DELETE", NAMESPACE, {"Role": "billing"}, {"role": "billing", "status": 403}),
+        ("DELETE", NAMESPACE, {}, {"role": "", "authentication": "", "status": 401}),
+        ("DELETE", NAMESPACE, {"Role": "boss", "Via": "gate"}, {"role": "boss", "via": "gate", "status": 403}),
+        ("POST", "/nowhere", {"Role": "root"}, {"status": 404}),
+        ("POST", "/metrics", {"Role": "root"}, {"status": 405}),
+        ("DELETE", f"{NAMESPACE}?force=true&token=hunter2", {"Role": "root"}, {"query": {"force": "true"}}),
+        (
+            "PUT",
+            f"{NAMESPACE}/property/password/hunter2",
+            {"Role": "root"},
+            {"path": f"{NAMESPACE}/property/password/..."},
+        ),
+        ("PUT", f"{NAMESPACE}/property/a/hunter2", {"Role": "billing"}, {"path": f"{NAMESPACE}/property/a/..."}),
+        ("POST", f"{NAMESPACE}/permissions/a%0Ab", {"Role": "billing"}, {"path": f"{NAMESPACE}/permissions/a%0Ab"}),
+        (
+            "POST",
+            "/admin/v2/brokers/configuration/x/hunter2",
+            {"Role": "root"},
+            {"path": "/admin/v2/brokers/configuration/x/..."},
+        ),
+    ],
+)
+async def test_what_is_refused_is_logged_too_and_nothing_secret(
+    api: HttpApi, method: str, path: str, headers: dict[str, str], expected: dict[str, Any]
+) -> None:
+    [line] = await _logged(api, method, path, '{"password": "hunter2"}', **headers)
+    assert {name: line[name] for name in expected} == expected
+    assert "hunter2" not in repr(line)
+
+
+async def test_reading_is_not_administration(api: HttpApi) -> None:
+    assert await _logged(api, "GET", STATS, Role="root") == []
+
+
+async def test_changes_without_authorization_are_logged_without_a_role(tmp_path: Path) -> None:
+    async with running_api(tmp_path / "data") as open_api:
+        _furnish(open_api)
+        [line] = await _logged(open_api, "PUT", f"{NAMESPACE}/properties", "{}")
+        assert (line["role"], line["status"]) == ("", 204)
+
+
+async def test_decisions_are_counted_by_need(api: HttpApi) -> None:
+    await api.request("GET", STATS, Role="nobody")
+    await api.request("GET", STATS, Role="root")
+    text = (await api.request("GET", "/metrics", Role="monitor")).body
+    assert 'heliograph_authorization_decisions_total{cluster="standalone",need="lookup",allowed="false"} 1' in text
+    assert 'heliograph_authorization_decisions_total{cluster="standalone",need="lookup",allowed="true"} 1' in text
+
+
+async def test_the_port_of_the_metrics_needs_the_same(api: HttpApi) -> None:
+    only = create_metrics_app(api.app, api.security)
+    only.middlewares.insert(0, identified)
+    async with TestClient(TestServer(only)) as client:
+        for role, status in (("monitor", 200), ("root", 200), ("boss", 403), (None, 401)):
+            headers = {} if role is None else {"Role": role}
+            assert (await client.get("/metrics", headers=headers)).status == status
