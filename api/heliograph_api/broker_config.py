@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from heliograph_api.values.comma_separated import comma_separated
+from heliograph_api.values.issuers import parse_issuers
 from heliograph_api.values.listeners import is_loopback, parse_advertised_listeners, parse_bind_addresses
 from heliograph_api.values.quoting import quoted
 
@@ -49,10 +51,6 @@ RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "segment_bytes": (_MIB, None),
 }
 """The minimum and maximum (``None``: none) of a setting that is a whole number."""
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, (each.strip() for each in text.split(","))))
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
@@ -161,6 +159,19 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Audience (claim ``aud``) that tokens must have; empty: any or none."""
     token_role_claim: str = "sub"
     """Claim of a token that holds the client's role."""
+    oidc_issuer: str = ""
+    """Issuers (OpenID Connect) whose tokens are accepted, by their URLs, separated by commas; empty: none."""
+    oidc_audience: str = ""
+    """Audiences of issuers' tokens, separated by commas: a token must be for one of them."""
+    oidc_role_claim: str = "sub"
+    """Claim of issuers' tokens that holds the role; the first one of a list counts."""
+    oidc_ca: str = ""
+    """File with the certificate authorities (PEM) of issuers' servers; empty: those of the system."""
+    oidc_kubernetes: bool = False
+    """Whether tokens of service accounts of the Kubernetes that the broker runs in are accepted.
+
+    The role is `system:serviceaccount:NAMESPACE:NAME`. They need `oidc_audience`, too.
+    """
     superusers: str = ""
     """Roles that may do everything, separated by commas."""
     monitors: str = ""
@@ -214,11 +225,17 @@ class BrokerConfig(msgspec.Struct, frozen=True):
             value = getattr(self, name)
             if not value > 0:
                 raise ValueError(f"{name}: {value} is out of range; valid: above 0")
+        try:
+            parse_issuers(self.oidc_issuer)
+        except ValueError as error:
+            raise ValueError(f"oidc_issuer: {error}") from None
+        if not self.oidc_role_claim.strip():
+            raise ValueError("oidc_role_claim: is empty; valid: the name of a claim, such as sub")
 
     def check_together(self) -> None:
         """Raise :class:`ValueError` naming a setting that others need, or that needs others."""
         methods = self.auth_methods()
-        keys = [name for name in ("token_secret_key", "token_public_key") if _listed(getattr(self, name))]
+        keys = [name for name in ("token_secret_key", "token_public_key") if comma_separated(getattr(self, name))]
         if "token" in methods and not keys:
             raise ValueError(
                 "auth: token needs a key that tokens are verified with; set token_secret_key or token_public_key"
@@ -226,6 +243,15 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         needing = [*keys, *(["token_audience"] if self.token_audience else [])]
         if needing and "token" not in methods:
             raise ValueError(f"{needing[0]}: needs the method token, which auth does not name; valid: auth=token")
+        issuing = "oidc_issuer" if self.oidc_issuer else "oidc_kubernetes" if self.oidc_kubernetes else ""
+        if "oidc" in methods and not issuing:
+            raise ValueError("auth: oidc needs issuers of tokens; set oidc_issuer or oidc_kubernetes")
+        if issuing and "oidc" not in methods:
+            raise ValueError(f"{issuing}: needs the method oidc, which auth does not name; valid: auth=oidc")
+        if issuing and not comma_separated(self.oidc_audience):
+            raise ValueError(f"oidc_audience: is empty, and {issuing} needs it; valid: the audiences of this broker")
+        if self.oidc_ca and not self.oidc_issuer:
+            raise ValueError("oidc_ca: needs oidc_issuer, whose servers it is for; valid: both or none")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], **given: Any) -> BrokerConfig:
@@ -264,7 +290,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
 
     def auth_methods(self) -> tuple[str, ...]:
         """Return the methods by which clients authenticate; none: authentication is off."""
-        return _listed(self.auth)
+        return tuple(comma_separated(self.auth))
 
     def exposure(self) -> str:
         """Return the address at which other machines may do everything without authentication; empty: none."""

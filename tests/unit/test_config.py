@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.resources.fields import Contradiction
+from heliograph_api.resources.settings import check_settings
 from heliograph_api.values.listeners import parse_advertised_listeners, parse_bind_addresses
 
 
@@ -104,3 +106,82 @@ def test_wrong_settings_of_authentication_are_refused_by_name(settings: dict[str
 def test_methods_of_authentication() -> None:
     assert BrokerConfig().auth_methods() == ()
     assert BrokerConfig(auth=" token,tls ", token_public_key="a").auth_methods() == ("token", "tls")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"oidc_issuer": "http://id.example"},
+            "oidc_issuer: 'http://id.example' is no URL of an issuer; valid: https:",
+        ),
+        ({"oidc_issuer": "https://a.example,id.example"}, "oidc_issuer: 'id.example' is no URL of an issuer"),
+        (
+            {"oidc_issuer": "https://u:p@id.example"},
+            "oidc_issuer: one of them has an @, as before a host; valid: https:",
+        ),
+        ({"oidc_issuer": "https://id.example/?a"}, "is no URL of an issuer"),
+        ({"oidc_issuer": "https://id.example:port"}, "is no URL of an issuer"),
+        ({"oidc_issuer": "http://127.0.0.1.example"}, "is no URL of an issuer"),
+        ({"oidc_role_claim": " "}, "oidc_role_claim: is empty; valid: the name of a claim, such as sub"),
+    ],
+)
+def test_wrong_issuers_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match="; valid: ") as caught:
+        BrokerConfig(**settings)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "issuer",
+    [
+        "https://id.example",
+        "https://id.example:8443/realms/a/",
+        "http://127.0.0.1:8080",
+        "http://[::1]:1/a",
+        "http://localhost",
+    ],
+)
+def test_issuers_are_encrypted_or_on_this_machine(issuer: str) -> None:
+    assert BrokerConfig(oidc_issuer=issuer).oidc_issuer == issuer
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"auth": "oidc"}, "auth: oidc needs issuers of tokens; set oidc_issuer or oidc_kubernetes"),
+        (
+            {"oidc_issuer": "https://a"},
+            "oidc_issuer: needs the method oidc, which auth does not name; valid: auth=oidc",
+        ),
+        ({"oidc_kubernetes": "true"}, "oidc_kubernetes: needs the method oidc, which auth does not name"),
+        (
+            {"auth": "oidc", "oidc_issuer": "https://a", "oidc_audience": " ,"},
+            "oidc_audience: is empty, and oidc_issuer needs it; valid: the audiences of this broker",
+        ),
+        ({"auth": "oidc", "oidc_kubernetes": "true"}, "oidc_audience: is empty, and oidc_kubernetes needs it"),
+        (
+            {"auth": "oidc", "oidc_kubernetes": "true", "oidc_audience": "a", "oidc_ca": "ca.crt"},
+            "oidc_ca: needs oidc_issuer, whose servers it is for; valid: both or none",
+        ),
+    ],
+)
+def test_settings_that_need_each_other_are_checked_together(settings: dict[str, str], words: str) -> None:
+    environment = {f"HELIOGRAPH_{name.upper()}": value for name, value in settings.items()}
+    with pytest.raises(ValueError, match=r"^[a-z_]+: ") as caught:
+        BrokerConfig.from_environment(environment)
+    assert words in str(caught.value)
+
+
+def test_settings_of_issuers_and_users_that_are_right() -> None:
+    settings = {"oidc_issuer": "https://a, https://b/", "oidc_audience": "heliograph"}
+    config = BrokerConfig.from_environment({}, auth="oidc", oidc_ca="ca.crt", oidc_kubernetes=True, **settings)
+    assert (config.oidc_role_claim, config.oidc_kubernetes) == ("sub", True)
+
+
+def test_a_cluster_may_give_settings_that_need_each_other() -> None:
+    settings: dict[str, Any] = {"auth": "oidc", "oidc_issuer": "https://id.example", "oidc_audience": "heliograph"}
+    assert check_settings(settings) == settings
+    del settings["oidc_audience"]
+    with pytest.raises(Contradiction, match="oidc_audience: is empty, and oidc_issuer needs it; valid: the audiences"):
+        check_settings(settings)

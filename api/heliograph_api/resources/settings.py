@@ -42,10 +42,15 @@ _FIELDS: Final = {field.name: field for field in msgspec.structs.fields(BrokerCo
 
 
 def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return ``settings`` without null ones. Raises :class:`Contradiction` naming those that are no settings."""
+    """Return ``settings`` without null ones. Raises :class:`Contradiction` naming those that are wrong."""
     given = {name: value for name, value in settings.items() if value is not None or name not in _FIELDS}
     if found := [(name, problem) for name, value in given.items() for problem in _problems(name, value)]:
         raise Contradiction(found)
+    try:
+        BrokerConfig(**given).check_together()
+    except ValueError as error:
+        name, _, problem = str(error).partition(": ")
+        raise Contradiction([(name, problem)]) from None
     return given
 
 

@@ -55,6 +55,22 @@ def standalone(
             "--insecure", help="Listen on an address that other machines reach although there is no authentication."
         ),
     ] = False,
+    oidc_issuer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--oidc-issuer",
+            metavar="URL",
+            help="Accept tokens of this issuer (OpenID Connect); may be repeated.",
+        ),
+    ] = None,
+    oidc_audience: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--oidc-audience",
+            metavar="AUDIENCE",
+            help="Accept issuers' tokens for this audience only; may be repeated.",
+        ),
+    ] = None,
     filename: Annotated[
         list[Path] | None,
         typer.Option(
@@ -123,6 +139,8 @@ def standalone(
         "auth": _joined("--auth", auth),
         "token_secret_key": _joined("--token-secret-key", token_secret_key),
         "token_public_key": _joined("--token-public-key", token_public_key),
+        "oidc_issuer": _joined("--oidc-issuer", oidc_issuer),
+        "oidc_audience": _joined("--oidc-audience", oidc_audience),
         "superusers": _joined("--superuser", superuser),
         "insecure": insecure,
     }

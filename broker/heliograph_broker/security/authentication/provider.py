@@ -19,6 +19,10 @@ class Unauthenticated(Exception):
         self.detail = detail or reason
 
 
+class ProviderUnusable(ValueError):
+    """A way to authenticate cannot be switched on: ``str(error)`` names the setting that is wrong, and no secret."""
+
+
 class Credentials(msgspec.Struct, frozen=True):
     """What a client shows: the data of its method, and its verified certificate (DER), if it has sent one."""
 

@@ -1,0 +1,54 @@
+"""The options of ``heliograph standalone`` for issuers of tokens, as settings of its broker."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from heliograph_api import logging_setup
+from heliograph_api.broker_config import BrokerConfig
+from heliograph_broker.cli.commands import standalone
+
+from tests.support.command_line import CommandLine
+
+
+@pytest.fixture
+def heliograph(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    for name in [name for name in os.environ if name.startswith("HELIOGRAPH_")]:
+        monkeypatch.delenv(name)
+    return CommandLine(monkeypatch, capsys)
+
+
+@pytest.fixture
+def configs(monkeypatch: pytest.MonkeyPatch) -> list[BrokerConfig]:
+    """The settings of brokers that would have run."""
+    found: list[BrokerConfig] = []
+
+    async def serve(config: BrokerConfig, manifests: list[Path]) -> None:
+        found.append(config)
+
+    monkeypatch.setattr(standalone, "_serve", serve)
+    monkeypatch.setattr(logging_setup, "configure_logging", lambda: None)
+    return found
+
+
+def test_issuers_and_audiences_are_repeated(
+    heliograph: CommandLine, configs: list[BrokerConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELIOGRAPH_AUTH", "oidc")
+    monkeypatch.setenv("HELIOGRAPH_OIDC_AUDIENCE", "west")
+    issuers = ("--oidc-issuer", "https://a", "--oidc-issuer", "https://b/")
+    assert heliograph("standalone", *issuers).code == 0
+    assert heliograph("standalone", *issuers, "--oidc-audience", "a", "--oidc-audience", "b").code == 0
+    assert [config.oidc_issuer for config in configs] == ["https://a,https://b/"] * 2
+    # Options that are left out leave the environment in effect.
+    assert [config.oidc_audience for config in configs] == ["west", "a,b"]
+
+
+def test_wrong_issuers_are_refused_by_name(heliograph: CommandLine, configs: list[BrokerConfig]) -> None:
+    ran = heliograph("standalone", "--oidc-issuer", "http://id.example")
+    assert (ran.code, configs) == (1, [])
+    assert "oidc_issuer: 'http://id.example' is no URL of an issuer; valid: https://" in ran.err
+    ran = heliograph("standalone", "--oidc-issuer", "https://id.example")
+    assert "oidc_issuer: needs the method oidc, which auth does not name; valid: auth=oidc" in ran.err
