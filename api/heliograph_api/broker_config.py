@@ -172,6 +172,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
 
     The role is `system:serviceaccount:NAMESPACE:NAME`. They need `oidc_audience`, too.
     """
+    basic_file: str = ""
+    """File of users and their passwords' hashes, as `htpasswd -B` writes it."""
     superusers: str = ""
     """Roles that may do everything, separated by commas."""
     monitors: str = ""
@@ -246,8 +248,13 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         issuing = "oidc_issuer" if self.oidc_issuer else "oidc_kubernetes" if self.oidc_kubernetes else ""
         if "oidc" in methods and not issuing:
             raise ValueError("auth: oidc needs issuers of tokens; set oidc_issuer or oidc_kubernetes")
-        if issuing and "oidc" not in methods:
-            raise ValueError(f"{issuing}: needs the method oidc, which auth does not name; valid: auth=oidc")
+        if "basic" in methods and not self.basic_file:
+            raise ValueError("auth: basic needs a file of users; set basic_file")
+        for setting, method in ((issuing, "oidc"), ("basic_file" if self.basic_file else "", "basic")):
+            if setting and method not in methods:
+                raise ValueError(
+                    f"{setting}: needs the method {method}, which auth does not name; valid: auth={method}"
+                )
         if issuing and not comma_separated(self.oidc_audience):
             raise ValueError(f"oidc_audience: is empty, and {issuing} needs it; valid: the audiences of this broker")
         if self.oidc_ca and not self.oidc_issuer:

@@ -150,11 +150,13 @@ def test_issuers_are_encrypted_or_on_this_machine(issuer: str) -> None:
     ("settings", "words"),
     [
         ({"auth": "oidc"}, "auth: oidc needs issuers of tokens; set oidc_issuer or oidc_kubernetes"),
+        ({"auth": "basic"}, "auth: basic needs a file of users; set basic_file"),
         (
             {"oidc_issuer": "https://a"},
             "oidc_issuer: needs the method oidc, which auth does not name; valid: auth=oidc",
         ),
         ({"oidc_kubernetes": "true"}, "oidc_kubernetes: needs the method oidc, which auth does not name"),
+        ({"basic_file": "users"}, "basic_file: needs the method basic, which auth does not name; valid: auth=basic"),
         (
             {"auth": "oidc", "oidc_issuer": "https://a", "oidc_audience": " ,"},
             "oidc_audience: is empty, and oidc_issuer needs it; valid: the audiences of this broker",
@@ -174,8 +176,8 @@ def test_settings_that_need_each_other_are_checked_together(settings: dict[str, 
 
 
 def test_settings_of_issuers_and_users_that_are_right() -> None:
-    settings = {"oidc_issuer": "https://a, https://b/", "oidc_audience": "heliograph"}
-    config = BrokerConfig.from_environment({}, auth="oidc", oidc_ca="ca.crt", oidc_kubernetes=True, **settings)
+    settings = {"oidc_issuer": "https://a, https://b/", "oidc_audience": "heliograph", "basic_file": "users"}
+    config = BrokerConfig.from_environment({}, auth="oidc,basic", oidc_ca="ca.crt", oidc_kubernetes=True, **settings)
     assert (config.oidc_role_claim, config.oidc_kubernetes) == ("sub", True)
 
 

@@ -71,6 +71,14 @@ def standalone(
             help="Accept issuers' tokens for this audience only; may be repeated.",
         ),
     ] = None,
+    basic_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--basic-file",
+            metavar="FILE",
+            help="Users and their passwords' hashes, as htpasswd -B writes them.",
+        ),
+    ] = None,
     filename: Annotated[
         list[Path] | None,
         typer.Option(
@@ -141,6 +149,7 @@ def standalone(
         "token_public_key": _joined("--token-public-key", token_public_key),
         "oidc_issuer": _joined("--oidc-issuer", oidc_issuer),
         "oidc_audience": _joined("--oidc-audience", oidc_audience),
+        "basic_file": "" if basic_file is None else str(basic_file),
         "superusers": _joined("--superuser", superuser),
         "insecure": insecure,
     }

@@ -1,4 +1,4 @@
-"""The options of ``heliograph standalone`` for issuers of tokens, as settings of its broker."""
+"""The options of ``heliograph standalone`` for issuers of tokens and for users, as settings of its broker."""
 
 from __future__ import annotations
 
@@ -52,3 +52,12 @@ def test_wrong_issuers_are_refused_by_name(heliograph: CommandLine, configs: lis
     assert "oidc_issuer: 'http://id.example' is no URL of an issuer; valid: https://" in ran.err
     ran = heliograph("standalone", "--oidc-issuer", "https://id.example")
     assert "oidc_issuer: needs the method oidc, which auth does not name; valid: auth=oidc" in ran.err
+
+
+def test_the_file_of_users(
+    heliograph: CommandLine, configs: list[BrokerConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELIOGRAPH_AUTH", "basic")
+    assert heliograph("standalone", "--basic-file", "users").code == 0
+    assert configs[-1].basic_file == "users"
+    assert "auth: basic needs a file of users; set basic_file" in heliograph("standalone").err
