@@ -59,15 +59,17 @@ class Standalone:
         self._runners: list[web.AppRunner] = []
         self._failed = asyncio.Event()
         self._http: list[Acceptor] = []
+        self._security: Security | None = None
         self.broker_url = ""
         self.http_url = ""
 
     async def start(self, recovered: Callable[[], None] | None = None) -> None:
         """Open the data directory and the ports; it is ready on return.
 
-        Raises ``DataDirError``, ``ManifestError``, ``BrokerError``, ``StoreFailed``, ``KeyUnusable`` (of a token), or
-        :class:`OSError` (a port). ``recovered`` is called when the data directory has been read, before the HTTP port
-        is opened. On a full disk it starts and is not ready: what is stored can be consumed, which makes room.
+        Raises ``DataDirError``, ``ManifestError``, ``BrokerError``, ``StoreFailed``, ``KeyUnusable``,
+        ``ProviderUnusable``, or :class:`OSError` (a port). ``recovered`` is called when the data directory has been
+        read, before the HTTP port is opened. On a full disk it starts and is not ready: what is stored can be consumed,
+        which makes room.
         """
         if self._manifests:
             # The models of resources take long to import.
@@ -106,12 +108,15 @@ class Standalone:
             self._security = Security.from_config(self.config, self.broker.directory, self._clock)
             if self._security is not None:
                 self.broker.metrics.authentications = self._security.authenticator.attempts
+                self._security.authenticator.start()
             self._listener = Listener(self.broker, self._loop, self._security)
             await self._listener.start()
             if recovered is not None:
                 recovered()
             await self._start_http()
         except BaseException:
+            if self._security is not None:
+                await self._security.authenticator.close()
             self._store.close()
             raise
         self._on_tick()
@@ -195,6 +200,8 @@ class Standalone:
             # The application of the HTTP port ends last: it has what the other one shows.
             for runner in reversed(self._runners):
                 await runner.cleanup()
+            if self._security is not None:
+                await self._security.authenticator.close()
             self.broker.record_writer.flush()
             await self._committed()
         finally:

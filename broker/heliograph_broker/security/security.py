@@ -12,8 +12,6 @@ from heliograph_broker.messaging.topic.directory import Directory
 
 from .authentication.authenticator import Authenticator
 from .authentication.failure_log import FailureLog
-from .authentication.provider import Provider
-from .authentication.token import TokenProvider
 from .authorization.authorizer import Authorizer
 
 
@@ -31,17 +29,17 @@ class Security:
     def from_config(cls, config: BrokerConfig, directory: Directory, clock: Clock) -> Security | None:
         """Return what the settings switch on, None if that is nothing. Reads keys, which blocks.
 
-        Raises :class:`KeyUnusable` with the name of a key that cannot be used.
+        Raises :class:`KeyUnusable` with the name of a key that cannot be used, and :class:`ProviderUnusable` with the
+        setting that is wrong.
         """
-        methods = comma_separated(config.auth)
-        if not methods:
+        if not config.auth_methods():
             return None
-        providers: list[Provider] = []
-        if "token" in methods:
-            providers.append(TokenProvider.from_config(config, clock))
+        # The libraries of keys and certificates take megabytes, which a broker without authentication does not need.
+        from .providers import providers_of
+
         proxies = comma_separated(config.proxies)
         return cls(
-            Authenticator(providers, anonymous_role=config.anonymous_role, proxies=proxies),
+            Authenticator(providers_of(config, clock), anonymous_role=config.anonymous_role, proxies=proxies),
             Authorizer(
                 directory, comma_separated(config.superusers), proxies, monitors=comma_separated(config.monitors)
             ),

@@ -192,6 +192,7 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
     from heliograph_api.tokens.key_sources import KeyUnusable
 
     from heliograph_broker.messaging.base.errors import BrokerError
+    from heliograph_broker.security.authentication.provider import ProviderUnusable
     from heliograph_broker.server.starting_port import StartingPort
     from heliograph_broker.standalone import Standalone
     from heliograph_broker.storage.base.failure import StorageFull, StoreFailed
@@ -206,7 +207,7 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
     try:
         with StartingPort(config.bind, config.http_port) as starting:
             await broker.start(starting.close)
-    except (DataDirError, ManifestError, BrokerError, StoreFailed, KeyUnusable) as error:
+    except (DataDirError, ManifestError, BrokerError, StoreFailed, KeyUnusable, ProviderUnusable) as error:
         raise CliError(str(error)) from error
     except OSError as error:
         ports = ", ".join(map(str, (config.broker_port, config.http_port, *filter(None, (config.metrics_port,)))))

@@ -62,6 +62,16 @@ class Authenticator:
             f"a client asked for an unknown authentication method of {len(method)} characters",
         )
 
+    def start(self) -> None:
+        """Begin what providers do beside the authentications, on the running event loop."""
+        for provider in self._providers.values():
+            provider.start()
+
+    async def close(self) -> None:
+        """End what providers do beside the authentications."""
+        for provider in self._providers.values():
+            await provider.close()
+
     async def refresh(self) -> None:
         """Let every provider read again what may have changed."""
         for provider in self._providers.values():

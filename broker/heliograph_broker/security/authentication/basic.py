@@ -148,7 +148,7 @@ class BasicProvider(Provider):
             return ()
         return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the threads once they are done with their passwords."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 

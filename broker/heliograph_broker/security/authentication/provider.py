@@ -35,6 +35,12 @@ class Provider:
 
     method: str
 
+    def start(self) -> None:
+        """Begin what goes on beside the authentications, on the running event loop."""
+
+    async def close(self) -> None:
+        """End what goes on beside the authentications."""
+
     @property
     def withdrawals(self) -> int:
         """Grows when credentials that were accepted might not be any more, such as those of a key that was removed."""

@@ -22,6 +22,14 @@ class TokensByIssuer(Provider):
         self._oidc = oidc
         self._both = [each for each in (by_keys, oidc) if each is not None]
 
+    def start(self) -> None:
+        for each in self._both:
+            each.start()
+
+    async def close(self) -> None:
+        for each in self._both:
+            await each.close()
+
     @property
     def withdrawals(self) -> int:
         return sum(each.withdrawals for each in self._both)
