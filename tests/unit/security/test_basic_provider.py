@@ -57,7 +57,7 @@ class Users:
 def users(tmp_path: Path) -> Iterator[Users]:
     made = Users(tmp_path / "users")
     yield made
-    made.provider.close()
+    asyncio.run(made.provider.close())
 
 
 async def test_the_user_is_the_role(users: Users) -> None:
@@ -100,7 +100,7 @@ async def test_an_unknown_user_costs_a_check_as_well(users: Users, monkeypatch: 
 
 async def test_a_flood_takes_a_thread_and_known_clients_go_on(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
     await users.identity(b"billing:secret")
-    users.provider.close()
+    await users.provider.close()
     provider = users.provider = BasicProvider(users.path, users.clock, at_a_time=1)
     await users.identity(b"billing:secret")
     going_on, running, most = threading.Event(), [0], [0]
@@ -222,7 +222,7 @@ def provider_for_garbage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     path.write_text(line("billing", b"secret"))
     _PROVIDER = BasicProvider(path, VirtualClock())
     yield
-    _PROVIDER.close()
+    asyncio.run(_PROVIDER.close())
 
 
 _PROVIDER: BasicProvider

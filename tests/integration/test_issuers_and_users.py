@@ -1,0 +1,121 @@
+"""A broker whose clients have tokens of an identity provider, or users and passwords, with the official clients."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pulsar
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import connect, fresh_name
+from tests.support.oidc_issuer import AUDIENCE, OidcIssuer
+from tests.support.polling import eventually
+from tests.support.tokens import Signer, ask
+
+ADMIN = "admin"
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[OidcIssuer]:
+    with OidcIssuer() as running:
+        running.clients[ADMIN] = "the secret of a client"
+        yield running
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("users") / "users"
+    path.write_text(f"{ADMIN}:{bcrypt.hashpw(b'password', bcrypt.gensalt(4)).decode()}\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
+    return Signer(tmp_path_factory.mktemp("keys") / "secret.key")
+
+
+@pytest.fixture(scope="module")
+def closed(
+    tmp_path_factory: pytest.TempPathFactory, issuer: OidcIssuer, users: Path, signer: Signer
+) -> Iterator[BrokerProcess]:
+    environment = {
+        "HELIOGRAPH_AUTH": "token,oidc,basic",
+        "HELIOGRAPH_TOKEN_SECRET_KEY": str(signer.path),
+        "HELIOGRAPH_OIDC_ISSUER": issuer.url,
+        "HELIOGRAPH_OIDC_AUDIENCE": AUDIENCE,
+        "HELIOGRAPH_BASIC_FILE": str(users),
+        "HELIOGRAPH_SUPERUSERS": ADMIN,
+        "HELIOGRAPH_AUTH_REFRESH_CHECK_S": "1",
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("closed") / "data", environment=environment) as running:
+        yield running
+
+
+def publish(broker: BrokerProcess, authentication: Any) -> None:
+    client = connect(broker.service_url, authentication=authentication, operation_timeout_seconds=10)
+    try:
+        client.create_producer(fresh_name()).send(b"x")
+    finally:
+        client.close()
+
+
+def test_the_official_clients_plugin_for_oauth2(closed: BrokerProcess, issuer: OidcIssuer) -> None:
+    credentials = {
+        "issuer_url": issuer.url,
+        "client_id": ADMIN,
+        "client_secret": issuer.clients[ADMIN],
+        "audience": AUDIENCE,
+    }
+    publish(closed, pulsar.AuthenticationOauth2(json.dumps(credentials)))
+
+
+def test_tokens_of_both_kinds_and_passwords(closed: BrokerProcess, issuer: OidcIssuer, signer: Signer) -> None:
+    publish(closed, pulsar.AuthenticationToken(issuer.token(ADMIN).decode()))
+    publish(closed, pulsar.AuthenticationToken(signer.token(ADMIN)))
+    publish(closed, pulsar.AuthenticationBasic(ADMIN, "password"))
+
+
+def test_http_asks_for_them_as_well(closed: BrokerProcess, issuer: OidcIssuer) -> None:
+    url = f"{closed.http_url}/admin/v2/clusters"
+    assert ask(url, issuer.token(ADMIN).decode()).status == 200
+    assert ask(url, issuer.token(ADMIN, aud="foreign").decode()).status == 401
+    assert ask(url, Authorization=basic(ADMIN, "password")).status == 200
+    refused = ask(url, Authorization=basic(ADMIN, "guess"))
+    assert (refused.status, refused.body) == (401, {"reason": "the user or the password is wrong"})
+
+
+def test_a_token_is_renewed_on_the_open_connection(closed: BrokerProcess, issuer: OidcIssuer) -> None:
+    given: list[float] = []
+
+    def supply() -> str:
+        given.append(time.time())
+        return issuer.token(ADMIN, exp=int(time.time()) + 2).decode()
+
+    client = connect(closed.service_url, authentication=pulsar.AuthenticationToken(supply))
+    producer = client.create_producer(fresh_name())
+    eventually(lambda: len(given) >= 3, what="two renewals")
+    producer.send(b"x")
+    client.close()
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_a_broker_does_not_start_with_users_that_it_cannot_read(
+    broker_factory: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    (tmp_path / "users").write_text(f"{ADMIN}:$apr1$salt$aaaaaaaaaaaaaaaaaaaaaa\n")
+    environment = {"HELIOGRAPH_AUTH": "basic"}
+    broker = broker_factory(arguments=["--basic-file", str(tmp_path / "users")], environment=environment)
+    with pytest.raises(
+        AssertionError, match=r"heliograph: basic_file: .*users: line 1: user 'admin' has a hash of MD5"
+    ):
+        broker.start()
