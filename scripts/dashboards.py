@@ -347,6 +347,15 @@ BROKER = Dashboard(
             ),
             (f"sum by (reason) (rate(heliograph_connections_cut_total[$__rate_interval])) {_NONE}", "cut {{reason}}"),
         ),
+        _time(
+            "Time until certificates expire",
+            "s",
+            (
+                f"heliograph_tls_certificate_expiry_timestamp_seconds - time() {_NONE}",
+                "{{instance}} {{certificate}}",
+            ),
+            description="0 without TLS.",
+        ),
         _time("Memory of connections", "bytes", ("heliograph_connection_memory_bytes", "{{instance}}")),
         _time("Not durable yet", "bytes", ("heliograph_store_pending_bytes", "{{instance}}")),
         _time(

@@ -9,7 +9,13 @@ import msgspec
 
 from heliograph_api.values.comma_separated import comma_separated
 from heliograph_api.values.issuers import parse_issuers
-from heliograph_api.values.listeners import is_loopback, parse_advertised_listeners, parse_bind_addresses
+from heliograph_api.values.listeners import (
+    ENCRYPTED,
+    PLAIN,
+    is_loopback,
+    parse_advertised_listeners,
+    parse_bind_addresses,
+)
 from heliograph_api.values.quoting import quoted
 
 ENVIRONMENT_PREFIX = "HELIOGRAPH_"
@@ -26,6 +32,8 @@ RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "broker_port": (0, 65535),
     "http_port": (0, 65535),
     "metrics_port": (0, 65535),
+    "broker_tls_port": (0, 65535),
+    "https_port": (0, 65535),
     "default_partitions": (0, None),
     "max_unacked_per_consumer": (0, None),
     "max_unacked_per_subscription": (0, None),
@@ -72,14 +80,36 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     advertised_host: str = ""
     """Host that lookups return to clients; empty: the address the client connected to."""
     advertised_listeners: str = ""
-    """Addresses that lookups return by the name of a listener: ``name:pulsar://host:port``, separated by commas."""
+    """Addresses that lookups return by the name of a listener: ``name:pulsar://host:port``, separated by commas.
+
+    A listener may have two, the other one for clients that use TLS: ``name:pulsar+ssl://host:port``.
+    """
     internal_listener_name: str = ""
     """Listener whose address lookups without a name return; empty: the first of ``advertised_listeners``."""
     bind_addresses: str = ""
     """Further ports, each for a listener: ``name:pulsar://host:port``, separated by commas; host ``*``: all addresses.
 
-    A client that comes in by one and asks for no listener by name gets the address of that listener.
+    ``name:pulsar+ssl://host:port`` is one with TLS. A client that comes in by one and asks for no listener by name gets
+    the address of that listener.
     """
+
+    tls_cert: str = ""
+    """File of the broker's certificate in PEM, followed by those of intermediate authorities; empty: no TLS.
+
+    It is read again when its content changes, as are ``tls_key`` and ``tls_client_ca``.
+    """
+    tls_key: str = ""
+    """File of the private key of ``tls_cert`` in PEM, without a passphrase."""
+    tls_client_ca: str = ""
+    """File of the authorities in PEM by which certificates of clients are verified; empty: none are asked for."""
+    tls_require_client_certificate: bool = False
+    """Whether clients without a certificate are refused; otherwise one that is sent is verified."""
+    broker_tls_port: int = 6651
+    """Port of the binary protocol with TLS, if ``tls_cert`` is set; 0: any free port."""
+    https_port: int = 8443
+    """Port of HTTP with TLS, if ``tls_cert`` is set; 0: any free port."""
+    tls_only: bool = False
+    """Whether ``broker_port`` and ``http_port``, which are without TLS, stay closed."""
 
     max_message_size: int = 5 * _MIB
     """Largest entry (a message, or a client's batch as it is on the wire) a producer may send."""
@@ -217,6 +247,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
             raise ValueError(f"metrics_level: '{self.metrics_level}' is out of range; valid: {levels}")
         self._check_listeners()
         self._check_auth()
+        self._check_tls()
         for name in (
             "keep_alive_interval_s",
             "handshake_timeout_s",
@@ -248,6 +279,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         issuing = "oidc_issuer" if self.oidc_issuer else "oidc_kubernetes" if self.oidc_kubernetes else ""
         if "oidc" in methods and not issuing:
             raise ValueError("auth: oidc needs issuers of tokens; set oidc_issuer or oidc_kubernetes")
+        if "tls" in methods and not self.tls_client_ca:
+            raise ValueError("auth: tls needs the authorities of clients' certificates; set tls_client_ca")
         if "basic" in methods and not self.basic_file:
             raise ValueError("auth: basic needs a file of users; set basic_file")
         for setting, method in ((issuing, "oidc"), ("basic_file" if self.basic_file else "", "basic")):
@@ -313,6 +346,23 @@ class BrokerConfig(msgspec.Struct, frozen=True):
                 raise ValueError(f"auth: {quoted(method)} is no method; valid: {', '.join(AUTH_METHODS)}")
         if not self.token_role_claim.strip():
             raise ValueError("token_role_claim: is empty; valid: the name of a claim, such as sub")
+
+    def _check_tls(self) -> None:
+        needs = {
+            "tls_cert": "tls_key",
+            "tls_key": "tls_cert",
+            "tls_client_ca": "tls_cert",
+            "tls_require_client_certificate": "tls_client_ca",
+            "tls_only": "tls_cert",
+        }
+        for name, needed in needs.items():
+            if getattr(self, name) and not getattr(self, needed):
+                raise ValueError(f"{name}: it needs {needed}, which is not set; valid: {name} with {needed}")
+        for address in parse_bind_addresses(self.bind_addresses):
+            if address.encrypted and not self.tls_cert:
+                raise ValueError(f"bind_addresses: {ENCRYPTED} needs tls_cert, which is not set; valid: {PLAIN}")
+            if self.tls_only and not address.encrypted:
+                raise ValueError(f"bind_addresses: {PLAIN} is not encrypted, and tls_only is set; valid: {ENCRYPTED}")
 
     def _check(self, name: str, least: int, most: int | None) -> None:
         value = getattr(self, name)

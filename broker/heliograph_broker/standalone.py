@@ -16,15 +16,17 @@ from heliograph_api.broker_config import BrokerConfig
 from heliograph_broker.http.base.connection import HttpConnection, refusal
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.security.security import Security
+from heliograph_broker.security.tls.contexts import TlsFiles
+from heliograph_broker.security.tls.server_tls import ServerTls
 from heliograph_broker.storage.base.completion import completed
 from heliograph_broker.storage.base.failure import StorageFull
 from heliograph_broker.storage.base.scheduler import LoopScheduler, Scheduler
 from heliograph_broker.storage.disk.disk import Disk
-from heliograph_broker.usecases.topics import advertised_url
+from heliograph_broker.usecases.topics import advertised_urls
 
 from .clock import Clock, SystemClock
 from .http.app import Endpoints, create_app, create_metrics_app
-from .server.acceptor import Acceptor, host_in_url
+from .server.acceptor import Acceptor, Encryption, host_in_url
 from .server.connection_limits import limits_of
 from .server.listener import Listener
 from .storage.ledgers.ledger_ids import MAX_EPOCH
@@ -60,16 +62,21 @@ class Standalone:
         self._failed = asyncio.Event()
         self._http: list[Acceptor] = []
         self._security: Security | None = None
+        self._tls: ServerTls | None = None
+        self._encryption: Encryption | None = None
+        #: Empty for a port that is not open.
         self.broker_url = ""
         self.http_url = ""
+        self.broker_tls_url = ""
+        self.https_url = ""
 
     async def start(self, recovered: Callable[[], None] | None = None) -> None:
         """Open the data directory and the ports; it is ready on return.
 
         Raises ``DataDirError``, ``ManifestError``, ``BrokerError``, ``StoreFailed``, ``KeyUnusable``,
-        ``ProviderUnusable``, or :class:`OSError` (a port). ``recovered`` is called when the data directory has been
-        read, before the HTTP port is opened. On a full disk it starts and is not ready: what is stored can be consumed,
-        which makes room.
+        ``ProviderUnusable``, ``TlsError``, or :class:`OSError` (a port). ``recovered`` is called when the data
+        directory has been read, before the HTTP port is opened. On a full disk it starts and is not ready: what is
+        stored can be consumed, which makes room.
         """
         if self._manifests:
             # The models of resources take long to import.
@@ -105,11 +112,13 @@ class Standalone:
                 log.error(
                     "the disk is full: changes made by the start are written when there is room", error=str(error)
                 )
+            if self.config.tls_cert:
+                await self._start_tls()
             self._security = Security.from_config(self.config, self.broker.directory, self._clock)
             if self._security is not None:
                 self.broker.metrics.authentications = self._security.authenticator.attempts
                 self._security.authenticator.start()
-            self._listener = Listener(self.broker, self._loop, self._security)
+            self._listener = Listener(self.broker, self._loop, self._security, self._encryption)
             await self._listener.start()
             if recovered is not None:
                 recovered()
@@ -117,11 +126,31 @@ class Standalone:
         except BaseException:
             if self._security is not None:
                 await self._security.authenticator.close()
+            if self._tls is not None:
+                self._tls.stop()
             self._store.close()
             raise
         self._on_tick()
         self._settle_memory()
-        log.info("ready", broker=self.broker_url, http=self.http_url, topics=len(self.broker.directory.topics))
+        encrypted = {"broker_tls": self.broker_tls_url, "https": self.https_url} if self._encryption is not None else {}
+        log.info(
+            "ready",
+            broker=self.broker_url,
+            http=self.http_url,
+            **encrypted,
+            topics=len(self.broker.directory.topics),
+        )
+
+    @property
+    def urls(self) -> list[str]:
+        """The addresses for clients and of HTTP, then those of both with TLS; only of ports that are open."""
+        return list(filter(None, (self.broker_url, self.http_url, self.broker_tls_url, self.https_url)))
+
+    async def _start_tls(self) -> None:
+        """Load the certificate and watch its files. Raises ``TlsError``."""
+        self._tls = tls = ServerTls(TlsFiles.of(self.config), self._clock, self._loop, self.broker.metrics.tls)
+        await tls.start()
+        self._encryption = Encryption(lambda: tls.context, self.config.handshake_timeout_s, self.config.close_timeout_s)
 
     def _make_scheduler(self) -> Scheduler:
         """Return where the store's work runs. A simulation puts its own in this place."""
@@ -136,29 +165,40 @@ class Standalone:
         gc.set_threshold(50_000, 20, 50)
 
     async def _start_http(self) -> None:
-        host = host_in_url(self.config.advertised_host or self.config.bind)
-        self.broker_url = advertised_url(self.config, "") or f"pulsar://{host}:{self._listener.port}"
-        endpoints = Endpoints(broker_url=self.broker_url, http_url="")
-        app = create_app(self.broker, self.config, endpoints, self._security)
-        port = await self._serve(app, self.config.http_port)
-        self.http_url = endpoints.http_url = f"http://{host}:{port}"
-        if self.config.metrics_port:
-            await self._serve(create_metrics_app(app, self._security), self.config.metrics_port)
+        config = self.config
+        host = host_in_url(config.advertised_host or config.bind)
+        own = self._listener.urls_at(config.advertised_host or config.bind)
+        self.broker_url, self.broker_tls_url = advertised_urls(config, "") or own
+        endpoints = Endpoints(self.broker_url, "", self.broker_tls_url)
+        app = create_app(self.broker, config, endpoints, self._security)
+        runner = await self._run(app)
+        if not config.tls_only:
+            self.http_url = endpoints.http_url = f"http://{host}:{await self._serve(runner, config.http_port)}"
+        if self._encryption is not None:
+            port = await self._serve(runner, config.https_port, self._encryption)
+            self.https_url = endpoints.https_url = f"https://{host}:{port}"
+        if config.metrics_port:
+            await self._serve(await self._run(create_metrics_app(app, self._security)), config.metrics_port)
 
-    async def _serve(self, app: web.Application, port: int) -> int:
-        """Serve an application; return its port. Raises :class:`OSError` if that is taken."""
+    async def _run(self, app: web.Application) -> web.AppRunner:
         runner = web.AppRunner(app, access_log=None)
         self._runners.append(runner)
         await runner.setup()
+        return runner
+
+    async def _serve(self, runner: web.AppRunner, port: int, encryption: Encryption | None = None) -> int:
+        """Serve an application at a port; return it. Raises :class:`OSError` if it is taken."""
         server = runner.server
         assert server is not None
         metrics = self.broker.metrics.http_connections
+        within_s = self.config.handshake_timeout_s
         # Administrators can connect even if clients have used up their descriptors.
         acceptor = Acceptor(
             self._loop,
             limits_of(self.config, metrics, of_reserve=0.75),
-            lambda ended: HttpConnection(server(), metrics, self.config.handshake_timeout_s, ended),
+            lambda ended, _: HttpConnection(server(), metrics, self._clock, within_s, ended),
             refusal,
+            encryption,
         )
         self._http.append(acceptor)
         await acceptor.listen(self.config.bind, port)
@@ -193,6 +233,8 @@ class Standalone:
         """
         if self._tick is not None:
             self._tick.cancel()
+        if self._tls is not None:
+            self._tls.stop()
         try:
             await self._listener.stop()
             for acceptor in self._http:

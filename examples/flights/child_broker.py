@@ -42,7 +42,7 @@ class ChildBroker:
             self._process.wait()
             last = "\n".join(self.log_path.read_text(errors="replace").splitlines()[-10:])
             raise BrokerFailed(f"the broker was not ready within {_READY_WITHIN_S:g} s; it logged last:\n{last}")
-        _, service_url, http_url = line.split()
+        _, service_url, http_url = line.split()[:3]
         return service_url, http_url
 
     @property

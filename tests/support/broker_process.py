@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 #: A broker is ready in under two seconds; a machine busy with other tests gets the rest.
 READY_WITHIN_S = 120.0
 STOPPED_WITHIN_S = 90.0
+_PLAIN, _TLS = ("pulsar", "http"), ("pulsar+ssl", "https")
 
 
 class BrokerProcess:
@@ -40,6 +41,9 @@ class BrokerProcess:
         self.log_path = log_path or data_dir.with_name(data_dir.name + ".log")
         self.service_url = ""
         self.http_url = ""
+        #: Empty unless the broker has a certificate.
+        self.service_tls_url = ""
+        self.https_url = ""
         self._manifests = list(manifests)
         self._arguments = list(arguments)
         self._environment = environment or {}
@@ -71,6 +75,10 @@ class BrokerProcess:
             str(urlsplit(self.service_url).port or 0),
             "--http-port",
             str(urlsplit(self.http_url).port or 0),
+            "--broker-tls-port",
+            str(urlsplit(self.service_tls_url).port or 0),
+            "--https-port",
+            str(urlsplit(self.https_url).port or 0),
             *(argument for path in self._manifests for argument in ("-f", str(path))),
             *self._arguments,
         ]
@@ -100,7 +108,9 @@ class BrokerProcess:
                 f"the broker printed {line!r} instead of its ready line within {within_s} s "
                 f"(exit code {code}); its log ends:\n{self.log_tail()}"
             )
-        _, self.service_url, self.http_url = line.split()
+        urls = dict(url.split("://") for url in line.split()[1:])
+        self.service_url, self.http_url = (f"{scheme}://{urls[scheme]}" if scheme in urls else "" for scheme in _PLAIN)
+        self.service_tls_url, self.https_url = (f"{each}://{urls[each]}" if each in urls else "" for each in _TLS)
         return time.monotonic() - started
 
     def kill_while_starting(self, after_s: float) -> None:

@@ -13,7 +13,7 @@ from tests.support.clients import RunningBroker
 _CASES = java_tools.SOURCES / "client" / "cases"
 #: The class path of the client.
 JARS = f"{java_tools.FETCHED}/client/*"
-_PERF = (*java_tools.QUICK, f"{java_tools.FETCHED}/perf/*", "org.apache.pulsar.testclient.PulsarPerfTestTool")
+PERF = (*java_tools.QUICK, f"{java_tools.FETCHED}/perf/*", "org.apache.pulsar.testclient.PulsarPerfTestTool")
 #: Most cases take less than two seconds, and twelve run at a time; a machine busy with other tests gets more.
 _CASE_WITHIN_S = 300
 _ALL_WITHIN_S = 1200.0
@@ -67,5 +67,5 @@ def start_perf(broker: RunningBroker, directory: Path, command: str) -> subproce
     """Start pulsar-perf with the words of a command line; what it says comes on its standard output."""
     settings = java_tools.write_client_conf(directory, broker.http_url, broker.service_url)
     return subprocess.Popen(
-        [*_PERF, str(settings), *command.split()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*PERF, str(settings), *command.split()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -53,10 +53,21 @@ def test_settings_from_the_environment() -> None:
         ({"advertised_listeners": "pulsar://a:1"}, "'pulsar://a:1' is no address with a listener's name; valid: name:"),
         ({"advertised_listeners": "out:pulsar://a"}, "'out:pulsar://a' is no address with a listener's name"),
         ({"advertised_listeners": "out:pulsar://a:1/path"}, "is no address with a listener's name"),
-        ({"advertised_listeners": "out:pulsar+ssl://a:1"}, "is not of the scheme pulsar://, the only one"),
+        (
+            {"advertised_listeners": "out:http://a:1"},
+            "'out:http://a:1' is of the scheme http://, which listeners do not",
+        ),
         ({"advertised_listeners": "out:pulsar://a:65536"}, "port 65536 is out of range; valid: 1 to 65535"),
         ({"advertised_listeners": "out:pulsar://a:0"}, "port 0 is out of range"),
-        ({"advertised_listeners": "out:pulsar://a:1,out:pulsar://b:1"}, "'out' occurs more than once"),
+        ({"advertised_listeners": "out:pulsar://a:1,out:pulsar://b:1"}, "'out' occurs more than once with pulsar://"),
+        (
+            {"advertised_listeners": "out:pulsar+ssl://a:1,out:pulsar+ssl://b:1"},
+            "'out' occurs more than once with pulsar+ssl://",
+        ),
+        (
+            {"advertised_listeners": "in:pulsar://a:1,out:pulsar+ssl://a:1"},
+            "'pulsar+ssl://a:1' is the address of two listeners",
+        ),
         (
             {"advertised_listeners": "in:pulsar://a:1,out:pulsar://a:1"},
             "'pulsar://a:1' is the address of two listeners",
@@ -81,8 +92,15 @@ def test_wrong_listeners_are_refused_by_name(settings: dict[str, Any], words: st
 @pytest.mark.parametrize("host", ["fd00::a", "[fd00::a]"])
 def test_ipv6_addresses_of_listeners_are_in_brackets_in_urls(host: str) -> None:
     found = parse_advertised_listeners(f"in:pulsar://b.example:6650, out:pulsar://{host}:31000/")
-    assert found == {"in": "pulsar://b.example:6650", "out": "pulsar://[fd00::a]:31000"}
-    assert parse_bind_addresses(f"out:pulsar://{host}:31000") == [("out", "fd00::a", 31000)]
+    assert found == {"in": ("pulsar://b.example:6650", ""), "out": ("pulsar://[fd00::a]:31000", "")}
+    assert parse_bind_addresses(f"out:pulsar://{host}:31000") == [("out", "fd00::a", 31000, False)]
+
+
+def test_a_listener_may_have_an_address_with_and_one_without_tls() -> None:
+    found = parse_advertised_listeners("in:pulsar://b:6650,out:pulsar+ssl://c:1,in:pulsar+ssl://b:6651")
+    assert found == {"in": ("pulsar://b:6650", "pulsar+ssl://b:6651"), "out": ("", "pulsar+ssl://c:1")}
+    assert [urls.first for urls in found.values()] == ["pulsar://b:6650", "pulsar+ssl://c:1"]
+    assert parse_bind_addresses("out:pulsar+ssl://*:6652") == [("out", "*", 6652, True)]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +150,31 @@ def test_wrong_issuers_are_refused_by_name(settings: dict[str, Any], words: str)
     assert words in str(caught.value)
 
 
+_FILES: dict[str, Any] = {"tls_cert": "a", "tls_key": "b"}
+_OUT = {"advertised_listeners": "out:pulsar://a:1"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tls_key": "b"}, "tls_key: it needs tls_cert, which is not set; valid: tls_key with tls_cert"),
+        ({"tls_cert": "a"}, "tls_cert: it needs tls_key, which is not set; valid: tls_cert with tls_key"),
+        ({"tls_client_ca": "c"}, "tls_client_ca: it needs tls_cert"),
+        (_FILES | {"tls_require_client_certificate": True}, "tls_require_client_certificate: it needs tls_client_ca"),
+        ({"tls_only": True}, "tls_only: it needs tls_cert"),
+        (_OUT | {"bind_addresses": "out:pulsar+ssl://*:1"}, "bind_addresses: pulsar+ssl:// needs tls_cert"),
+        (
+            _OUT | _FILES | {"bind_addresses": "out:pulsar://*:1", "tls_only": True},
+            "bind_addresses: pulsar:// is not encrypted, and tls_only is set; valid: pulsar+ssl://",
+        ),
+    ],
+)
+def test_settings_of_tls_that_contradict_each_other_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match="; valid: ") as caught:
+        BrokerConfig(**settings)
+    assert words in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "issuer",
     [
@@ -150,6 +193,7 @@ def test_issuers_are_encrypted_or_on_this_machine(issuer: str) -> None:
     ("settings", "words"),
     [
         ({"auth": "oidc"}, "auth: oidc needs issuers of tokens; set oidc_issuer or oidc_kubernetes"),
+        ({"auth": "tls"}, "auth: tls needs the authorities of clients' certificates; set tls_client_ca"),
         ({"auth": "basic"}, "auth: basic needs a file of users; set basic_file"),
         (
             {"oidc_issuer": "https://a"},
@@ -187,3 +231,8 @@ def test_a_cluster_may_give_settings_that_need_each_other() -> None:
     del settings["oidc_audience"]
     with pytest.raises(Contradiction, match="oidc_audience: is empty, and oidc_issuer needs it; valid: the audiences"):
         check_settings(settings)
+
+
+def test_settings_of_tls_that_belong_together_are_taken() -> None:
+    config = BrokerConfig(**_FILES, tls_client_ca="c", tls_require_client_certificate=True, tls_only=True)
+    assert (config.broker_tls_port, config.https_port) == (6651, 8443)

@@ -29,6 +29,13 @@ OPERATORS: Final = (
     "advertised_listeners",
     "internal_listener_name",
     "bind_addresses",
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
+    "tls_require_client_certificate",
+    "broker_tls_port",
+    "https_port",
+    "tls_only",
 )
 """Settings that belong to the pod a broker runs in, so that nobody but the operator chooses them."""
 

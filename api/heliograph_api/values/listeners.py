@@ -10,10 +10,24 @@ from typing import Final, NamedTuple
 
 from .quoting import quoted
 
-_SCHEME: Final = "pulsar://"
-_VALID: Final = "name:pulsar://host:port, several separated by commas"
+PLAIN: Final = "pulsar://"
+ENCRYPTED: Final = "pulsar+ssl://"
+_SCHEMES: Final = (PLAIN, ENCRYPTED)
+_VALID: Final = "name:pulsar://host:port or name:pulsar+ssl://host:port, several separated by commas"
 #: The host is greedy, so that an IPv6 address is one without brackets, too: Kubernetes gives it to pods like that.
 _ENTRY = re.compile(r"(?P<name>[^:,\s]+):(?P<scheme>[a-z+]+://)(?P<host>[^/?#@,\s]+):(?P<port>[0-9]{1,5})/?", re.ASCII)
+
+
+class ServiceUrls(NamedTuple):
+    """The URLs at which clients reach a broker: ``pulsar://…`` and, encrypted, ``pulsar+ssl://…``; empty: not so."""
+
+    plain: str = ""
+    encrypted: str = ""
+
+    @property
+    def first(self) -> str:
+        """The plain one, if there is one."""
+        return self.plain or self.encrypted
 
 
 class BindAddress(NamedTuple):
@@ -22,6 +36,7 @@ class BindAddress(NamedTuple):
     name: str
     host: str
     port: int
+    encrypted: bool = False
 
 
 def bracketed(host: str) -> str:
@@ -38,19 +53,25 @@ def is_loopback(host: str) -> bool:
 
 
 @lru_cache(maxsize=16)
-def parse_advertised_listeners(text: str) -> Mapping[str, str]:
-    """Return the URL of every listener by its name, in the order of ``text``, such as ``internal:pulsar://b:6650``.
+def parse_advertised_listeners(text: str) -> Mapping[str, ServiceUrls]:
+    """Return the URLs of every listener by its name, in the order of ``text``, such as ``internal:pulsar://b:6650``.
 
-    Raises :class:`ValueError` naming the entry that is wrong.
+    A listener may have a URL of each scheme. Raises :class:`ValueError` naming the entry that is wrong.
     """
-    urls: dict[str, str] = {}
-    for name, host, port in _entries(text):
-        if name in urls:
-            raise ValueError(f"{quoted(name)} occurs more than once; valid: each name once")
-        url = f"{_SCHEME}{bracketed(host)}:{port}"
-        if url in urls.values():
+    urls: dict[str, ServiceUrls] = {}
+    owners: dict[str, str] = {}
+    for name, host, port, encrypted in _entries(text):
+        of_name = urls.get(name, ServiceUrls())
+        if of_name[encrypted]:
+            raise ValueError(
+                f"{quoted(name)} occurs more than once with {_SCHEMES[encrypted]}; valid: each name once for a scheme"
+            )
+        address = f"{bracketed(host)}:{port}"
+        url = f"{_SCHEMES[encrypted]}{address}"
+        if address in owners:
             raise ValueError(f"{quoted(url)} is the address of two listeners; valid: an address for each")
-        urls[name] = url
+        owners[address] = name
+        urls[name] = of_name._replace(encrypted=url) if encrypted else of_name._replace(plain=url)
     return urls
 
 
@@ -68,13 +89,13 @@ def _entries(text: str) -> list[BindAddress]:
         match = _ENTRY.fullmatch(entry)
         if match is None:
             raise ValueError(f"{quoted(entry)} is no address with a listener's name; valid: {_VALID}")
-        if match["scheme"] != _SCHEME:
+        if match["scheme"] not in _SCHEMES:
             raise ValueError(
-                f"{quoted(entry)} is not of the scheme {_SCHEME}, the only one of this broker; valid: {_VALID}"
+                f"{quoted(entry)} is of the scheme {match['scheme']}, which listeners do not have; valid: {_VALID}"
             )
         host = match["host"].removeprefix("[").removesuffix("]")
         port = int(match["port"])
         if not 1 <= port <= 65535:
             raise ValueError(f"{quoted(entry)}: port {port} is out of range; valid: 1 to 65535")
-        found.append(BindAddress(match["name"], host, port))
+        found.append(BindAddress(match["name"], host, port, match["scheme"] == ENCRYPTED))
     return found

@@ -9,18 +9,21 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from heliograph_api.values.listeners import bracketed
 
 from .connection_limits import ConnectionLimits
+from .encryption import serve_encrypted
 
 log = structlog.get_logger(__name__)
 
-#: Makes the protocol of a connection, which calls the given function once when the connection is lost.
-ProtocolFactory = Callable[[Callable[[], None]], asyncio.BaseProtocol]
+#: Makes the protocol of a connection, which calls the given function once when the connection is lost. The transport is
+#: the one below TLS, None without TLS.
+ProtocolFactory = Callable[[Callable[[], None], asyncio.Transport | None], asyncio.BaseProtocol]
 
 ANY: Final = "*"
 """The host that stands for all addresses of the machine, whichever of IPv4 and IPv6 it has."""
@@ -44,8 +47,19 @@ def host_in_url(host: str) -> str:
     return bracketed(host)
 
 
+class Encryption(NamedTuple):
+    """TLS of a port: ``context`` returns the one for the next connection; times (s) end what a client leaves open."""
+
+    context: Callable[[], ssl.SSLContext]
+    handshake_timeout_s: float
+    close_timeout_s: float
+
+
 class Acceptor:
-    """The listening sockets of one port. ``refusal`` encodes the reason of a refusal for the client."""
+    """The listening sockets of one port. ``refusal`` encodes the reason of a refusal for the client.
+
+    With ``encryption``, a connection gets its protocol after the handshake; one that is refused is closed before it.
+    """
 
     def __init__(
         self,
@@ -53,8 +67,10 @@ class Acceptor:
         limits: ConnectionLimits,
         protocol: ProtocolFactory,
         refusal: Callable[[str], bytes],
+        encryption: Encryption | None = None,
     ) -> None:
         self.port = 0
+        self._encryption = encryption
         self._loop = loop
         self._limits = limits
         self._protocol = protocol
@@ -113,6 +129,10 @@ class Acceptor:
             timer.cancel()
         for refused in list(self._lingering):
             self._close_refused(refused)
+        if self._encryption is not None:
+            # Handshakes that are under way.
+            for task in self._serving:
+                task.cancel()
 
     def _go_on(self) -> None:
         self._pause = None
@@ -153,18 +173,42 @@ class Acceptor:
 
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.connect_accepted_socket(lambda: self._protocol(end), connection)
+            if self._encryption is None:
+                await self._loop.connect_accepted_socket(lambda: self._protocol(end, None), connection)
+            else:
+                await serve_encrypted(
+                    self._loop,
+                    connection,
+                    self._encryption.context(),
+                    lambda below: self._protocol(end, below),
+                    within_s=self._encryption.handshake_timeout_s,
+                    close_s=self._encryption.close_timeout_s,
+                )
         except OSError as error:
-            # The client has disconnected meanwhile.
-            log.info("connection setup failed", client=address, error=str(error))
+            # The client has disconnected meanwhile, or it does not speak TLS as it must.
+            reason = ""
+            if isinstance(error, ssl.SSLError):
+                reason = "tls"
+            elif isinstance(error, TimeoutError):
+                reason = "handshake"
+            self._limits.cut(reason)
+            log.info("connection setup failed", client=address, reason=reason or "left", error=_words(error))
             end()
             connection.close()
+        except BaseException:
+            end()
+            connection.close()
+            raise
 
     def _refuse(self, connection: socket.socket, reason: str) -> None:
+        """End a connection; without TLS, its client gets the reason."""
         now = self._loop.time()
         if now >= self._next_log_at:
             self._next_log_at = now + _LOG_INTERVAL_S
             log.warning("connections are refused", port=self.port, reason=reason)
+        if self._encryption is not None:
+            connection.close()
+            return
         # The client may have disconnected already.
         with contextlib.suppress(OSError):
             connection.send(self._refusal(reason))
@@ -178,3 +222,10 @@ class Acceptor:
     def _close_refused(self, connection: socket.socket) -> None:
         self._lingering.pop(connection, None)
         connection.close()
+
+
+def _words(error: OSError) -> str:
+    """Return what an error says; that of a timeout says nothing by itself."""
+    if isinstance(error, TimeoutError):
+        return "the TLS handshake was not completed in time"
+    return str(error) or type(error).__name__

@@ -22,6 +22,9 @@ from heliograph_api.protocol.encoder import Encoder
 from heliograph_api.protocol.frame_reader import FrameReader
 from heliograph_api.protocol.frames import FrameError
 from heliograph_api.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
+from heliograph_api.values.listeners import ServiceUrls
+
+from heliograph_broker.security.tls.client_certificate import NO_CERTIFICATE, ClientCertificate, client_certificate
 
 from .connection_limits import RoleLimit
 from .output import Output
@@ -104,10 +107,10 @@ class ConnectionHost:
         """The connection is gone."""
         raise NotImplementedError
 
-    def service_url_for(self, connection: Connection, listener: str) -> str:
-        """Return the URL that the client must use: that of the advertised ``listener`` it names, if any.
+    def service_urls_for(self, connection: Connection, listener: str) -> ServiceUrls:
+        """Return the URLs that the client may use: those of the advertised ``listener`` it names, if any.
 
-        Without a name it is that of the port the client came in by, else the address it connected to.
+        Without a name they are those of the port the client came in by, else the address it connected to.
         Raises :class:`ListenerNotFound`.
         """
         raise NotImplementedError
@@ -121,11 +124,21 @@ class Connection(asyncio.BufferedProtocol):
     """Reads frames and gives them to the handlers, with the session; it does not know the meaning of commands."""
 
     def __init__(
-        self, listener: ConnectionHost, ended: Callable[[], None] | None = None, *, came_in_by: str = ""
+        self,
+        listener: ConnectionHost,
+        ended: Callable[[], None] | None = None,
+        below: asyncio.Transport | None = None,
+        *,
+        came_in_by: str = "",
     ) -> None:
-        """``ended`` is called once the connection is lost. ``came_in_by``: the advertised listener of the port."""
+        """``ended`` is called once the connection is lost. ``came_in_by``: the advertised listener of the port.
+
+        ``below`` is the transport below TLS, None without TLS.
+        """
         self._ended = ended
+        self._below = below
         self.came_in_by = came_in_by
+        self._client_certificate: ClientCertificate = NO_CERTIFICATE
         self.listener = listener
         self.broker = listener.broker
         self.output = Output(
@@ -155,7 +168,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport is one by behaviour, not by class.
         self._transport = cast(asyncio.Transport, transport)
-        self.output.open(self._transport)
+        self.output.open(self._transport, self._below)
+        if self.encrypted:
+            self._client_certificate = client_certificate(transport)
         peer = transport.get_extra_info("peername")
         self.address = f"/{peer[0]}:{peer[1]}" if peer else ""
         self.heard_at = self.broker.clock.monotonic()
@@ -164,9 +179,11 @@ class Connection(asyncio.BufferedProtocol):
             within_s, self.abort, "handshake", f"no CONNECT within {within_s:g} s"
         )
         self.listener.opened(self)
+        # A session that was resumed keeps a certificate that may have expired since.
+        self.check_certificate()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._below = None
         self.output.lost()
         try:
             self._end()
@@ -224,9 +241,28 @@ class Connection(asyncio.BufferedProtocol):
         return (name[0], name[1]) if name else ("127.0.0.1", 0)
 
     @property
+    def encrypted(self) -> bool:
+        """Whether the client came in by TLS."""
+        return self._below is not None
+
+    @property
     def certificate(self) -> bytes:
-        """The client's verified certificate (DER); empty without one."""
-        return b""
+        """The client's verified certificate (DER); empty if it has none."""
+        return self._client_certificate.der
+
+    @property
+    def certificate_expires_at_s(self) -> float:
+        """When the client's certificate expires (s since the epoch); 0 if it has none."""
+        return self._client_certificate.expires_at_s
+
+    def check_certificate(self) -> bool:
+        """Close the connection if the client's certificate has expired; return whether it is still valid."""
+        if not self._client_certificate.has_expired(self.broker.clock.now_ms()):
+            return True
+        if not self._closing:
+            self.broker.metrics.binary_connections.cut["certificate"] += 1
+            self.close("the client's certificate has expired")
+        return False
 
     def close(self, reason: str) -> None:
         """End the connection once everything queued is written, or after ``close_timeout_s`` at the latest."""

@@ -46,6 +46,11 @@ class ConnectionLimits:
             )
         return ""
 
+    def cut(self, reason: str) -> None:
+        """Count a connection that ended before it had a protocol, if there is a reason for which it was cut."""
+        if reason:
+            self._metrics.cut[reason] += 1
+
     def opened(self, address: str) -> None:
         self._metrics.open += 1
         self._by_address[address] += 1

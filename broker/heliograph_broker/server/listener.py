@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from functools import partial
 
 import structlog
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.encoder import NO_REQUEST, Encoder
 from heliograph_api.protocol.receive_buffer import SharedBuffer
-from heliograph_api.values.listeners import BindAddress, parse_bind_addresses
+from heliograph_api.values.listeners import ENCRYPTED, PLAIN, BindAddress, ServiceUrls, parse_bind_addresses
 
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.security.security import Security
-from heliograph_broker.usecases.topics import advertised_url
+from heliograph_broker.usecases.topics import advertised_urls
 
-from .acceptor import Acceptor, host_in_url
+from .acceptor import Acceptor, Encryption, host_in_url
 from .commands import producer_commands
 from .commands.guards import guarded
 from .commands.handlers import HANDLERS
@@ -35,8 +36,15 @@ _CHECKS_PER_INTERVAL = 4
 class Listener(ConnectionHost):
     """See the module. Everything runs on one event loop."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, security: Security | None = None) -> None:
-        """Without ``security`` every client may do everything."""
+    def __init__(
+        self,
+        broker: Broker,
+        loop: asyncio.AbstractEventLoop,
+        security: Security | None = None,
+        encryption: Encryption | None = None,
+    ) -> None:
+        """Without ``security`` every client may do everything; without ``encryption`` no port has TLS."""
+        self._encryption = encryption
         self.broker = broker
         self.loop = loop
         self.security = security
@@ -60,7 +68,9 @@ class Listener(ConnectionHost):
         self._credentials: CredentialCheck | None = None
         if security is not None:
             self._credentials = CredentialCheck(loop, broker, security, self.connections.keys)
+        #: 0: the port is not open.
         self.port = 0
+        self.tls_port = 0
         broker.metrics.throttled_connections = lambda: sum(connection.held for connection in self.connections)
         broker.metrics.connection_bytes = self.memory.total
         broker.metrics.undelivered_bytes = lambda: sum(
@@ -73,21 +83,31 @@ class Listener(ConnectionHost):
         # One for all ports: a client does not get more connections by using several.
         limits = limits_of(config, self.broker.metrics.binary_connections)
         try:
-            for address in (
-                BindAddress("", config.bind, config.broker_port),
-                *parse_bind_addresses(config.bind_addresses),
-            ):
+            for address in self._addresses():
                 protocol = partial(Connection, self, came_in_by=address.name)
-                acceptor = Acceptor(self.loop, limits, protocol, self._refusal)
+                encryption = self._encryption if address.encrypted else None
+                acceptor = Acceptor(self.loop, limits, protocol, self._refusal, encryption)
                 await acceptor.listen(address.host, address.port)
                 self._acceptors.append(acceptor)
+                if not address.name and address.encrypted:
+                    self.tls_port = acceptor.port
+                elif not address.name:
+                    self.port = acceptor.port
         except BaseException:
             self.stop_accepting()
             raise
-        self.port = self._acceptors[0].port
         self.keep_watch()
         if self._credentials is not None:
             self._credentials.start()
+
+    def _addresses(self) -> Iterator[BindAddress]:
+        """Yield what to bind: those of the broker itself are without a listener's name."""
+        config = self.broker.config
+        if not config.tls_only:
+            yield BindAddress("", config.bind, config.broker_port)
+        if config.tls_cert:
+            yield BindAddress("", config.bind, config.broker_tls_port, encrypted=True)
+        yield from parse_bind_addresses(config.bind_addresses)
 
     def _refusal(self, reason: str) -> bytes:
         """Return the answer to a connection above a limit."""
@@ -115,13 +135,17 @@ class Listener(ConnectionHost):
             self._all_lost.clear()
             await self._all_lost.wait()
 
-    def service_url_for(self, connection: Connection, listener: str) -> str:
-        if url := advertised_url(self.broker.config, listener or connection.came_in_by):
-            return url
-        if self.broker.config.advertised_host:
-            return f"pulsar://{host_in_url(self.broker.config.advertised_host)}:{self.port}"
-        host, port = connection.local_address
-        return f"pulsar://{host_in_url(host)}:{port}"
+    def service_urls_for(self, connection: Connection, listener: str) -> ServiceUrls:
+        if urls := advertised_urls(self.broker.config, listener or connection.came_in_by):
+            return urls
+        return self.urls_at(self.broker.config.advertised_host or connection.local_address[0])
+
+    def urls_at(self, host: str) -> ServiceUrls:
+        """Return the URLs of the ports that are open, at a host."""
+        at = host_in_url(host)
+        return ServiceUrls(
+            f"{PLAIN}{at}:{self.port}" if self.port else "", f"{ENCRYPTED}{at}:{self.tls_port}" if self.tls_port else ""
+        )
 
     def open_session(self, connection: Connection) -> Session:
         return Session(connection)
@@ -156,11 +180,16 @@ class Listener(ConnectionHost):
         self._paused.clear()
 
     def _check_alive(self) -> None:
-        """Ping clients that were silent for one keep-alive interval; abort those silent for two."""
+        """Ping clients that were silent for one keep-alive interval; abort those silent for two.
+
+        Connections of clients whose certificate has expired are closed.
+        """
         interval = self.broker.config.keep_alive_interval_s
         now = self.broker.clock.monotonic()
         ping = self.encoder.ping()
         for connection in list(self.connections):
+            if not connection.check_certificate():
+                continue
             silent = connection.silent_s(now)
             if not connection.connected or silent < interval:
                 continue

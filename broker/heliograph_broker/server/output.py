@@ -13,6 +13,7 @@ class Output:
     """The output of one connection. It is written at the end of the loop iteration, or earlier above ``limit``."""
 
     __slots__ = (
+        "_below",
         "_bytes",
         "_closed",
         "_limit",
@@ -34,6 +35,8 @@ class Output:
         self._limit = limit
         self._written = written
         self._transport: asyncio.Transport | None = None
+        #: The transport below TLS.
+        self._below: asyncio.Transport | None = None
         self._closed = False
         #: The queued bytes. Those that precede a frame may be added here, if :meth:`write` follows with the frame.
         self.frames: list[bytes] = []
@@ -42,8 +45,9 @@ class Output:
         #: Bytes handed to the transport.
         self._sent = 0
 
-    def open(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+    def open(self, transport: asyncio.Transport, below: asyncio.Transport | None = None) -> None:
+        """Write to ``transport``; what it encrypts waits in the one ``below`` it, which it does not count."""
+        self._transport, self._below = transport, below
         transport.set_write_buffer_limits(high=self._limit)
 
     def close(self) -> None:
@@ -52,14 +56,17 @@ class Output:
 
     def lost(self) -> None:
         """The transport is gone, and nothing is written any more."""
-        self._transport = None
+        self._transport = self._below = None
         # It refers to the connection: nothing may keep the two alive for each other.
         del self._written
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that the transport keeps because the client does not read them."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        """Bytes that the transports keep because the client does not read them."""
+        if self._transport is None:
+            return 0
+        unread = self._transport.get_write_buffer_size()
+        return unread if self._below is None else unread + self._below.get_write_buffer_size()
 
     @property
     def unwritten_bytes(self) -> int:
@@ -105,7 +112,11 @@ class Output:
         if transport is not None and not self._closed:
             self._sent += self._bytes
             self._bytes = 0
-            transport.writelines(frames)
+            if self._below is None:
+                transport.writelines(frames)
+            else:
+                # Otherwise, each frame would be encrypted by itself.
+                transport.write(b"".join(frames))
             self._written()
         self._bytes = 0
 

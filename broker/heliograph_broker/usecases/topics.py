@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heliograph_api.values.listeners import parse_advertised_listeners
+from heliograph_api.values.listeners import ServiceUrls, parse_advertised_listeners
 
 from heliograph_broker.messaging.base.errors import ListenerNotFound, TopicNotFound
 from heliograph_broker.messaging.broker.admission import auto_topic_creation, check_domain, check_new_topic_name
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _TRANSACTION_COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
 
 
-def advertised_url(config: BrokerConfig, listener: str) -> str:
-    """Return the URL of an advertised listener, by default that of the internal one; empty if none is configured.
+def advertised_urls(config: BrokerConfig, listener: str) -> ServiceUrls | None:
+    """Return the URLs of an advertised listener, by default those of the internal one; None if none is configured.
 
     Raises :class:`ListenerNotFound` for another name.
     """
     urls = parse_advertised_listeners(config.advertised_listeners)
     if not listener and not urls:
-        return ""
+        return None
     name = listener or config.internal_listener_name or next(iter(urls))
     if name not in urls:
         there = f"; it has {', '.join(urls)}" if urls else ", only its advertised address"

@@ -41,6 +41,7 @@ def test_options_that_are_repeated_are_lists_of_the_settings(
     monkeypatch.setenv("HELIOGRAPH_TOKEN_AUDIENCE", "west")
     secret = "data:;base64,c2VjcmV0"
     options: tuple[Any, ...] = ("--token-secret-key", "a.key", "--token-secret-key", secret)
+    options += ("--tls-cert", "tls.crt", "--tls-key", "tls.key", "--tls-client-ca", "ca.crt")
     options += ("--token-public-key", "file:///b", "--auth", "token", "--auth", "tls", "--superuser", "admin")
     assert heliograph("standalone", *options).code == 0
     (config,) = configs

@@ -231,6 +231,8 @@ def _client(service_url: str, connect_s: float) -> Iterator[tuple[Any, Any]]:
     client = pulsar.Client(
         service_url,
         operation_timeout_seconds=15,
+        # The client does not by default; it has no effect without TLS.
+        tls_validate_hostname=True,
         # Errors come as exceptions; the client's own log would mix with the messages.
         logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
     )

@@ -79,6 +79,51 @@ def standalone(
             help="Users and their passwords' hashes, as htpasswd -B writes them.",
         ),
     ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-cert",
+            metavar="FILE",
+            help="Certificate of the broker in PEM, for ports with TLS; read again when it changes.",
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate in PEM, without a passphrase."),
+    ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-client-ca",
+            metavar="FILE",
+            help="Authorities in PEM by which certificates of clients are verified; default: none are asked for.",
+        ),
+    ] = None,
+    broker_tls_port: Annotated[
+        int | None,
+        typer.Option(
+            "--broker-tls-port",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Port for Pulsar clients with TLS; 0: any free port. Default: 6651.",
+            show_default=False,
+        ),
+    ] = None,
+    https_port: Annotated[
+        int | None,
+        typer.Option(
+            "--https-port",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Port for HTTP with TLS; 0: any free port. Default: 8443.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_only: Annotated[
+        bool | None, typer.Option("--tls-only", help="Open no port without TLS.", show_default=False)
+    ] = None,
     filename: Annotated[
         list[Path] | None,
         typer.Option(
@@ -123,6 +168,8 @@ def standalone(
 
         ready pulsar://127.0.0.1:6650 http://127.0.0.1:8080
 
+    With --tls-cert, the addresses with TLS follow: pulsar+ssl://127.0.0.1:6651 https://127.0.0.1:8443.
+
     SIGTERM or Ctrl-C ends it in good order. Confirmed messages and changes stay in the data directory for the next
     start. One process at a time may use a data directory. If the disk fails so that nothing can be stored, the broker
     exits with code 1, to be restarted.
@@ -133,6 +180,7 @@ def standalone(
       heliograph standalone --data-dir /var/lib/heliograph -f examples/flights/
       heliograph standalone --broker-port 0 --http-port 0
       heliograph standalone --auth token --token-secret-key secret.key --superuser admin
+      heliograph standalone --tls-cert tls.crt --tls-key tls.key --tls-only
     """
     import uvloop
     from heliograph_api.logging_setup import LoggingError, configure_logging
@@ -153,8 +201,17 @@ def standalone(
         "superusers": _joined("--superuser", superuser),
         "insecure": insecure,
     }
+    tls = {
+        "tls_cert": tls_cert and str(tls_cert),
+        "tls_key": tls_key and str(tls_key),
+        "tls_client_ca": tls_client_ca and str(tls_client_ca),
+        "broker_tls_port": broker_tls_port,
+        "https_port": https_port,
+        "tls_only": tls_only,
+    }
     # Those that are left out leave the environment in effect.
     given = {name: value for name, value in options.items() if value}
+    given |= {name: value for name, value in tls.items() if value is not None}
     try:
         config = BrokerConfig.from_environment(
             os.environ,
@@ -193,6 +250,7 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
 
     from heliograph_broker.messaging.base.errors import BrokerError
     from heliograph_broker.security.authentication.provider import ProviderUnusable
+    from heliograph_broker.security.tls.contexts import TlsError
     from heliograph_broker.server.starting_port import StartingPort
     from heliograph_broker.standalone import Standalone
     from heliograph_broker.storage.base.failure import StorageFull, StoreFailed
@@ -205,17 +263,18 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
         loop.add_signal_handler(number, ending.set)
     broker = Standalone(config, manifests)
     try:
-        with StartingPort(config.bind, config.http_port) as starting:
+        with StartingPort(config.bind, 0 if config.tls_only else config.http_port) as starting:
             await broker.start(starting.close)
-    except (DataDirError, ManifestError, BrokerError, StoreFailed, KeyUnusable, ProviderUnusable) as error:
+    except (DataDirError, ManifestError, BrokerError, StoreFailed, KeyUnusable, ProviderUnusable, TlsError) as error:
         raise CliError(str(error)) from error
     except OSError as error:
-        ports = ", ".join(map(str, (config.broker_port, config.http_port, *filter(None, (config.metrics_port,)))))
+        ports = _ports(config)
+        numbers, options = ", ".join(map(str, ports.values())), ", ".join(filter(None, ports))
         raise CliError(
-            f"cannot listen on {config.bind}, ports {ports}: {error}; "
-            "choose others with --broker-port and --http-port (0 takes any free port)"
+            f"cannot listen on {config.bind}, ports {numbers}: {error}; "
+            f"choose others with {options} (0 takes any free port)"
         ) from error
-    print(f"ready {broker.broker_url} {broker.http_url}", flush=True)
+    print("ready", *broker.urls, flush=True)
     failing = asyncio.ensure_future(broker.failed())
     signalled = asyncio.ensure_future(ending.wait())
     await asyncio.wait((failing, signalled), return_when=asyncio.FIRST_COMPLETED)
@@ -225,3 +284,11 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
         await broker.stop()
     except (StoreFailed, StorageFull) as error:
         raise CliError(f"stopped, but not everything could be made durable: {error}") from error
+
+
+def _ports(config: BrokerConfig) -> dict[str, int]:
+    """Return the ports that the broker opens, by the option that chooses each; that of the metrics has none."""
+    ports = {} if config.tls_only else {"--broker-port": config.broker_port, "--http-port": config.http_port}
+    if config.tls_cert:
+        ports |= {"--broker-tls-port": config.broker_tls_port, "--https-port": config.https_port}
+    return ports | ({"": config.metrics_port} if config.metrics_port else {})

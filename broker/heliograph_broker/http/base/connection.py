@@ -1,4 +1,7 @@
-"""One HTTP connection: counted, and aborted if its client sends nothing in time. aiohttp handles the requests."""
+"""One HTTP connection: counted, and aborted if its client sends nothing in time. aiohttp handles the requests.
+
+A client whose certificate has expired is cut when it sends more.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from typing import cast
 
 import structlog
 
+from heliograph_broker.clock import Clock
 from heliograph_broker.messaging.base.histograms import ConnectionMetrics
+from heliograph_broker.security.tls.client_certificate import NO_CERTIFICATE, client_certificate
 
 log = structlog.get_logger(__name__)
 
@@ -25,27 +30,37 @@ def refusal(reason: str) -> bytes:
 class HttpConnection(asyncio.Protocol):
     """Stands between a transport and aiohttp's ``handler``; ``ended`` is called once the connection is lost."""
 
-    __slots__ = ("_deadline", "_ended", "_handler", "_metrics", "_within_s")
+    __slots__ = ("_certificate", "_clock", "_deadline", "_ended", "_handler", "_metrics", "_transport", "_within_s")
 
     def __init__(
-        self, handler: asyncio.Protocol, metrics: ConnectionMetrics, within_s: float, ended: Callable[[], None]
+        self,
+        handler: asyncio.Protocol,
+        metrics: ConnectionMetrics,
+        clock: Clock,
+        within_s: float,
+        ended: Callable[[], None],
     ) -> None:
         self._handler = handler
         self._metrics = metrics
+        self._clock = clock
+        self._transport: asyncio.Transport | None = None
+        self._certificate = NO_CERTIFICATE
         self._within_s = within_s
         self._ended = ended
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport is one by behaviour, not by class.
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._within_s, self._cut, cast(asyncio.Transport, transport))
+        self._transport = cast(asyncio.Transport, transport)
+        self._certificate = client_certificate(transport)
+        self._deadline = asyncio.get_running_loop().call_later(self._within_s, self._cut, "handshake")
         self._handler.connection_made(transport)
 
-    def _cut(self, transport: asyncio.Transport) -> None:
-        self._deadline = None
-        self._metrics.cut["handshake"] += 1
-        transport.abort()
+    def _cut(self, reason: str) -> None:
+        self._cancel_deadline()
+        self._metrics.cut[reason] += 1
+        if self._transport is not None:
+            self._transport.abort()
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:
@@ -54,7 +69,11 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._cancel_deadline()
-        self._handler.data_received(data)
+        if not self._certificate.has_expired(self._clock.now_ms()):
+            self._handler.data_received(data)
+        elif self._transport is not None and not self._transport.is_closing():
+            log.info("aborting connection", reason="the client's certificate has expired")
+            self._cut("certificate")
 
     def eof_received(self) -> bool | None:
         return self._handler.eof_received()
@@ -67,6 +86,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
+        self._transport = None
         try:
             self._handler.connection_lost(exc)
         finally:

@@ -26,10 +26,17 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Endpoints:
-    """The addresses clients reach this broker at; filled in when the ports are bound."""
+    """The URLs clients reach this broker at, filled in when the ports are bound; empty for those that are not open."""
 
     broker_url: str
     http_url: str
+    broker_tls_url: str = ""
+    https_url: str = ""
+
+    @property
+    def admin_url(self) -> str:
+        """The URL without TLS, if there is one."""
+        return self.http_url or self.https_url
 
 
 BROKER: web.AppKey[Broker] = web.AppKey("broker", Broker)

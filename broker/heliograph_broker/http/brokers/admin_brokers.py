@@ -63,7 +63,7 @@ async def version(request: web.Request) -> web.Response:
 
 def own_address(request: web.Request) -> str:
     """Return host:port of the HTTP endpoint, Pulsar's name of a broker."""
-    return request.app[ENDPOINTS].http_url.partition("://")[2]
+    return request.app[ENDPOINTS].admin_url.partition("://")[2]
 
 
 def _check_broker(request: web.Request, broker_id: str) -> None:
@@ -80,7 +80,7 @@ async def active_brokers(request: web.Request) -> web.Response:
 
 @operation("Get the leader of the brokers: this broker.", answers={200: LeaderDocument}, needs=Need.SUPERUSER)
 async def leader(request: web.Request) -> web.Response:
-    return as_json(LeaderDocument(request.app[ENDPOINTS].http_url, own_address(request)))
+    return as_json(LeaderDocument(request.app[ENDPOINTS].admin_url, own_address(request)))
 
 
 @operation(

@@ -86,8 +86,10 @@ async def get_cluster(request: web.Request) -> web.Response:
     if kept:
         return as_json(kept[_CLUSTER])
     own = ClusterDocument(
-        service_url=endpoints.http_url,
-        broker_service_url=endpoints.broker_url,
+        service_url=endpoints.http_url or None,
+        service_url_tls=endpoints.https_url or None,
+        broker_service_url=endpoints.broker_url or None,
+        broker_service_url_tls=endpoints.broker_tls_url or None,
         broker_client_tls_enabled=False,
         tls_allow_insecure_connection=False,
         broker_client_tls_enabled_with_key_store=False,

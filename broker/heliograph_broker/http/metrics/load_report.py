@@ -37,8 +37,8 @@ class Usage(msgspec.Struct):
 class LoadReport(msgspec.Struct, rename="camel"):
     """Pulsar's LocalBrokerData: addresses, use of resources (percent of one core, MB), and counts of what is served."""
 
-    web_service_url: str
-    pulsar_service_url: str
+    web_service_url: str | None
+    pulsar_service_url: str | None
     cpu: Usage
     memory: Usage
     msg_rate_in: float
@@ -51,6 +51,8 @@ class LoadReport(msgspec.Struct, rename="camel"):
     num_consumers: int
     num_producers: int
     bundles: list[str]
+    web_service_url_tls: str | None = None
+    pulsar_service_url_tls: str | None = None
     broker_version_string: str = __version__
     persistent_topics_enabled: bool = True
     non_persistent_topics_enabled: bool = True
@@ -82,8 +84,8 @@ async def load_report(request: web.Request) -> web.Response:
     ]
     return as_json(
         LoadReport(
-            endpoints.http_url,
-            endpoints.broker_url,
+            endpoints.http_url or None,
+            endpoints.broker_url or None,
             Usage(_cpu_percent(), 100.0 * (os.cpu_count() or 1)),
             Usage((anonymous_bytes() or 0) / _MB, _memory_bytes() / _MB),
             rates_in,
@@ -96,6 +98,8 @@ async def load_report(request: web.Request) -> web.Response:
             consumers,
             producers,
             bundles,
+            endpoints.https_url or None,
+            endpoints.broker_tls_url or None,
         )
     )
 

@@ -12,6 +12,7 @@ from prometheus_client.exposition import generate_latest as generate_text
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from heliograph_broker.messaging.base.histograms import ConnectionMetrics
+from heliograph_broker.messaging.base.tls_metrics import TlsMetrics
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.storage.commit.group import Histogram
 from heliograph_broker.storage.store import LedgerStore
@@ -78,6 +79,35 @@ def _connection_blocks(binary: ConnectionMetrics, http: ConnectionMetrics) -> li
             "Connections refused because a limit was reached.",
         ),
         Block("heliograph_connections_cut_total", "counter", cut, "Connections that the broker aborted, by reason."),
+    ]
+
+
+def _tls_blocks(tls: TlsMetrics) -> list[Block]:
+    """Return the families of certificates; none without TLS."""
+    if not tls.expiry:
+        return []
+    expiry: list[Sample] = [("", labels(certificate=kind), at) for kind, at in tls.expiry.items()]
+    return [
+        Block(
+            "heliograph_tls_certificate_expiry_timestamp_seconds",
+            "gauge",
+            expiry,
+            "When the first certificate of the file in effect expires.",
+        ),
+        Block(
+            "heliograph_tls_reloads_total", "counter", [("", "", tls.reloads)], "Changed TLS files taken into effect."
+        ),
+        Block(
+            "heliograph_tls_reload_failures_total",
+            "counter",
+            [("", "", tls.failures)],
+            "Changed TLS files that cannot be used.",
+        ),
+        _gauge(
+            "heliograph_tls_files_refused",
+            "1 while the TLS files cannot be used and those read before are in effect.",
+            int(tls.refused),
+        ),
     ]
 
 
@@ -159,6 +189,7 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         ),
     ]
     blocks += _connection_blocks(broker.metrics.binary_connections, broker.metrics.http_connections)
+    blocks += _tls_blocks(broker.metrics.tls)
     blocks += [
         _gauge(
             "heliograph_connection_memory_bytes",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import msgspec
 from aiohttp import web
+from heliograph_api.values.listeners import ServiceUrls
 from heliograph_api.values.names import InvalidName
+from msgspec import UNSET, UnsetType
 
 from heliograph_broker.http.base.bundles import bundle_of
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, as_json, as_text, topic_of
 from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.security.authorization.needs import Need
-from heliograph_broker.usecases.topics import advertised_url
+from heliograph_broker.usecases.topics import advertised_urls
 
 from .admin_topics import DOMAIN
 
@@ -23,6 +25,8 @@ class LookupAnswer(msgspec.Struct, rename="camel"):
     http_url: str
     native_url: str
     broker_url_ssl: str = ""
+    broker_url_tls: str | UnsetType = UNSET
+    http_url_tls: str | UnsetType = UNSET
 
 
 #: Pulsar's clients send the header, its tools and others the parameter.
@@ -42,12 +46,23 @@ async def lookup(request: web.Request) -> web.Response:
     try:
         broker.directory.namespace(topic_of(request).namespace_name)
         listener = request.query.get("listenerName") or request.headers.get(_LISTENER_HEADER) or ""
-        broker_url = advertised_url(request.app[CONFIG], listener) or request.app[ENDPOINTS].broker_url
+        endpoints = request.app[ENDPOINTS]
+        own = ServiceUrls(endpoints.broker_url, endpoints.broker_tls_url)
+        urls = advertised_urls(request.app[CONFIG], listener) or own
     except (BrokerError, InvalidName):
         broker.metrics.lookup_answered(began, found=False)
         raise
     broker.metrics.lookup_answered(began, found=True)
-    return as_json(LookupAnswer(broker_url, request.app[ENDPOINTS].http_url, broker_url))
+    return as_json(
+        LookupAnswer(
+            urls.plain,
+            endpoints.http_url,
+            urls.plain,
+            urls.encrypted,
+            urls.encrypted or UNSET,
+            endpoints.https_url or UNSET,
+        )
+    )
 
 
 @operation("Get the bundle of a topic: the hash range of its name.", answers={200: str}, needs=Need.ADMIN)

@@ -16,6 +16,8 @@ from heliograph_broker.clock import Clock
 from heliograph_broker.storage.base.entry import Entry
 from heliograph_broker.storage.commit.group import Histogram
 
+from .tls_metrics import TlsMetrics
+
 #: Upper bounds (s) of the latency buckets; one more counts longer times.
 LATENCY_BOUNDS_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
 #: Upper bounds (bytes) of the entry size buckets; one more counts larger entries.
@@ -165,8 +167,9 @@ class ConnectionMetrics:
         self.open = 0
         #: By the limit that was reached.
         self.refused = {"total": 0, "address": 0, "role": 0, "descriptors": 0}
-        #: By reason: no CONNECT in time, silent, remaining data not read, or connections held too much memory.
-        self.cut = {"handshake": 0, "silent": 0, "unread": 0, "memory": 0}
+        #: By reason: no CONNECT or TLS handshake in time, silent, remaining data not read, connections held too much
+        #: memory, a TLS handshake that failed, or a client's certificate that expired.
+        self.cut = {"handshake": 0, "silent": 0, "unread": 0, "memory": 0, "tls": 0, "certificate": 0}
 
 
 class BrokerMetrics:
@@ -189,6 +192,7 @@ class BrokerMetrics:
         self.http_connections = ConnectionMetrics()
         #: Clients that have shown who they are, or failed to, by method and success.
         self.authentications: Mapping[tuple[str, bool], int] = {}
+        self.tls = TlsMetrics()
         #: Connections that are not read from because too much waits for the store.
         self.throttled_connections: Callable[[], int] = int
         #: Bytes sent to consumers that their connections have not taken yet.

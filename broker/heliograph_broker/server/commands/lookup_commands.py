@@ -28,13 +28,17 @@ def lookup(session: Session, command: wire.BaseCommand) -> None:
     try:
         name = parse_topic(request.topic)
         session.broker.directory.namespace(name.namespace_name)
-        url = session.connection.listener.service_url_for(session.connection, request.advertised_listener_name)
+        urls = session.connection.listener.service_urls_for(session.connection, request.advertised_listener_name)
     except BrokerError as error:
         refuse_lookup(session, request, error)
         session.broker.metrics.lookup_answered(began, found=False)
     else:
         response.response = wire.CommandLookupTopicResponse.Connect
-        response.brokerServiceUrl = url
+        # A client takes the one with TLS if it uses TLS.
+        if urls.plain:
+            response.brokerServiceUrl = urls.plain
+        if urls.encrypted:
+            response.brokerServiceUrlTls = urls.encrypted
         response.authoritative = True
         response.proxy_through_service_url = False
         session.output.send(answer)

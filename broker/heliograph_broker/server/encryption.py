@@ -1,0 +1,130 @@
+"""The TLS handshake of an accepted connection.
+
+The event loop's ``start_tls`` encrypts a transport that is made before, so that the bytes that wait in it are known.
+The loops do not count them for the transport that they return, and without them a slow client would look like a silent
+one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+#: Makes the protocol of a connection; it is given the transport below TLS, None without TLS.
+ProtocolFactory = Callable[[asyncio.Transport | None], asyncio.BaseProtocol]
+
+
+async def serve_encrypted(
+    loop: asyncio.AbstractEventLoop,
+    connection: socket.socket,
+    context: ssl.SSLContext,
+    make: ProtocolFactory,
+    *,
+    within_s: float,
+    close_s: float,
+) -> None:
+    """Give an accepted connection its protocol once the handshake has ended well.
+
+    Raises :class:`OSError` otherwise: :class:`TimeoutError` if it takes longer than ``within_s``,
+    :class:`ssl.SSLError` if it fails. ``close_s`` is the time that a client has to confirm the end of the connection.
+    """
+    raw: asyncio.Transport | None = None
+    encrypting: asyncio.Task[asyncio.Transport | None] | None = None
+    try:
+        async with asyncio.timeout(within_s):
+            raw, early = await loop.connect_accepted_socket(_Early, connection)
+            handshake = _Handshake()
+            encrypting = loop.create_task(
+                loop.start_tls(
+                    raw,
+                    handshake,
+                    context,
+                    server_side=True,
+                    ssl_handshake_timeout=within_s,
+                    ssl_shutdown_timeout=close_s,
+                )
+            )
+            # Now the loop's own protocol has followed the first one.
+            await asyncio.sleep(0)
+            early.pass_on(raw)
+            transport = await encrypting
+        if transport is None or transport.is_closing() or handshake.lost:
+            raise ConnectionResetError("the client left after the handshake")
+        protocol = make(raw)
+        handshake.followed_by(protocol)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        deliver(bytes(handshake.received), protocol)
+    except BaseException:
+        if encrypting is not None:
+            encrypting.add_done_callback(_forget_outcome)
+            encrypting.cancel()
+        if raw is not None:
+            raw.abort()
+        raise
+
+
+def _forget_outcome(task: asyncio.Task[asyncio.Transport | None]) -> None:
+    """Take the exception of a handshake that nobody waits for any more: asyncio would log it."""
+    if not task.cancelled():
+        task.exception()
+
+
+class _Early(asyncio.Protocol):
+    """Keeps what a client sends before the loop's protocol of TLS is in place: mostly the beginning of a handshake."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+
+    def pass_on(self, transport: asyncio.BaseTransport) -> None:
+        """Give it to the protocol that has followed. Raises :class:`ConnectionResetError` if the client has left."""
+        following = transport.get_protocol()
+        if following is self or transport.is_closing():
+            raise ConnectionResetError("the client left before the handshake")
+        deliver(bytes(self._received), following)
+        self._received.clear()
+
+
+class _Handshake(asyncio.Protocol):
+    """Stands in for the protocol of a connection until its handshake has ended."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        #: asyncio's own loop delivers what follows the handshake in the same read.
+        self.received = bytearray()
+        self._following: asyncio.BaseProtocol | None = None
+
+    def followed_by(self, protocol: asyncio.BaseProtocol) -> None:
+        self._following = protocol
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        if self._following is not None:
+            self._following.connection_lost(exc)
+
+
+def deliver(data: bytes, protocol: asyncio.BaseProtocol) -> None:
+    """Give bytes to a protocol of either kind, as a transport does."""
+    if isinstance(protocol, asyncio.Protocol):
+        if data:
+            protocol.data_received(data)
+        return
+    # The loops' protocols of TLS are buffered ones by behaviour, not all by class.
+    buffered = cast(asyncio.BufferedProtocol, protocol)
+    while data:
+        room = memoryview(buffered.get_buffer(len(data)))
+        count = min(len(room), len(data))
+        if not count:
+            raise ConnectionResetError("the client sent more than is read before its commands are handled")
+        room[:count] = data[:count]
+        buffered.buffer_updated(count)
+        data = data[count:]
