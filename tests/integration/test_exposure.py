@@ -1,4 +1,4 @@
-"""A broker without authentication serves this machine only, unless it is told that the network is trusted."""
+"""A broker without authentication serves this machine only, unless an option says that the network is trusted."""
 
 from __future__ import annotations
 

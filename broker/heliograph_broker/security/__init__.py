@@ -1,1 +1,1 @@
-"""Who a client is, what it may do, and the encryption of its connection."""
+"""Security: the identity of a client, its rights, and the encryption of its connection."""

@@ -1,4 +1,4 @@
-"""Who a client is, once it has shown it."""
+"""The identity of a client that has authenticated."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ class Identity(msgspec.Struct, frozen=True):
     expires_at_ms: int | None = None
     via: str = ""
     withdrawals: int = 0
-    """How often its provider had withdrawn credentials when it accepted these."""
+    """The provider's count of withdrawals when it accepted the credentials."""

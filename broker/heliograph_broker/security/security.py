@@ -1,4 +1,4 @@
-"""What a broker with authentication has for it: who clients are, and what they may do."""
+"""Authentication and authorization of a broker, as its settings switch them on."""
 
 from __future__ import annotations
 

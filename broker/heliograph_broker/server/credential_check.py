@@ -71,7 +71,7 @@ class CredentialCheck:
         self._refreshing = self._loop.create_task(self._security.authenticator.refresh())
 
     def _is_over(self, identity: Identity, now_ms: int) -> bool:
-        """Return whether credentials have to be shown anew."""
+        """Return whether the client has to show credentials again."""
         expired = identity.expires_at_ms is not None and identity.expires_at_ms <= now_ms
         return expired or self._security.authenticator.withdrawn(identity)
 

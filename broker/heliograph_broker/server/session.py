@@ -53,7 +53,7 @@ class Session(ConnectionSession):
         self.producers = SessionProducers(connection)
         self.consumers = SessionConsumers(connection.output)
         self.watchers: dict[int, TopicListWatcher] = {}
-        #: Who the client is; None without authentication.
+        #: The client's identity; None without authentication.
         self.identity: Identity | None = None
         #: The role that the connection counts for; empty for none.
         self.counted_role = ""
@@ -64,7 +64,7 @@ class Session(ConnectionSession):
 
     @property
     def known_identity(self) -> Identity:
-        """Who the client is, on a broker with authentication, once CONNECT is accepted."""
+        """The client's identity on a broker with authentication, once CONNECT is accepted."""
         assert self.identity is not None
         return self.identity
 

@@ -32,7 +32,7 @@ class Authenticator:
         self._providers = {provider.method: provider for provider in providers}
         self.anonymous_role = anonymous_role
         self._proxies = frozenset(proxies)
-        #: Attempts since the start, by method (that of a stranger counts as ``other``) and whether they succeeded.
+        #: Attempts since the start, by method (an unknown one counts as ``other``) and whether they succeeded.
         self.attempts: Counter[tuple[str, bool]] = Counter()
 
     async def authenticate(self, method: str, credentials: Credentials) -> Identity:
@@ -85,7 +85,7 @@ class Authenticator:
     async def through_proxy(
         self, identity: Identity, principal: str, method: str = "", credentials: Credentials | None = None
     ) -> Identity:
-        """Return whom a client speaks for: ``principal``, or whoever ``credentials`` belong to, if it is a proxy.
+        """Return the identity that a client speaks for: of a proxy, ``principal`` or the owner of ``credentials``.
 
         Raises :class:`Unauthenticated` if a proxy names nobody or a proxy, and if somebody else names another role.
         """

@@ -10,7 +10,7 @@ from heliograph_broker.security.identity import Identity
 class Unauthenticated(Exception):
     """The credentials do not show who the client is.
 
-    ``str(error)`` goes to the client: what a person can do about it, and nothing that a stranger could learn from.
+    ``str(error)`` goes to the client: what a person can do about it, and nothing that an attacker could learn from.
     ``detail`` is for the broker's log; it holds no secret either.
     """
 
@@ -24,7 +24,7 @@ class ProviderUnusable(ValueError):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What a client shows: the data of its method, and its verified certificate (DER), if it has sent one."""
+    """The data of a client's method, and its verified certificate (DER), if it has sent one."""
 
     data: bytes = b""
     certificate: bytes = b""

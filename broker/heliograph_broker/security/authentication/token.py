@@ -56,7 +56,7 @@ class TokenProvider(Provider):
 
     @property
     def withdrawals(self) -> int:
-        """How often a key was removed."""
+        """Number of changes that removed a key."""
         return self._keys.removals
 
     async def refresh(self) -> None:

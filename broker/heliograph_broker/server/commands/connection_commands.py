@@ -14,7 +14,7 @@ PROTOCOL_VERSION = wire.v21
 
 
 def connect(session: Session, command: wire.BaseCommand) -> None:
-    """Accept a client, whoever it is; a second CONNECT is a protocol error."""
+    """Accept any client; a second CONNECT is a protocol error."""
     if session.connection.connected:
         raise FrameError("CONNECT was sent twice")
     accept(session, command.connect)

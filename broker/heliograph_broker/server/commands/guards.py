@@ -1,4 +1,4 @@
-"""What each command of a client needs: on a broker with authorization it is asked before the command is handled.
+"""The right that each command of a client needs: with authorization, it is checked before the command is handled.
 
 A command that is not in this table is refused. Those that concern a producer or consumer of the client's own need
 nothing more than what was needed to open it.
@@ -34,7 +34,7 @@ def _refuse(session: Session, request: Any, error: NotAuthorized) -> None:
 
 
 class Guard(NamedTuple):
-    """What a command needs, on the topic or namespace that it names."""
+    """The need of a command, on the topic or namespace that it names."""
 
     need: Need
     #: The field of the command that has the request.
