@@ -10,12 +10,11 @@ from heliograph_broker.messaging.base.errors import BrokerError
 from heliograph_broker.messaging.base.records import TenantRecord
 from heliograph_broker.messaging.clients.producer import Producer, Receipt
 
-from tests.support.entries import TTL_PROPERTY, batch_payload, make_message, seal
+from tests.support.entries import TTL_PROPERTY, batch_payload, make_message, seal, text_field
 
 from . import consuming, entries, expectations, producing
 from .action import Action
 from .model import NOWHERE, SHARED, Message, TopicModel, Violation
-from .wire_frames import text_field
 
 if TYPE_CHECKING:
     from .client import SimulatedClient

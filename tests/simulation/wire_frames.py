@@ -13,8 +13,3 @@ def command_frame(command: wire.BaseCommand, entry: bytes = b"") -> bytes:
     """Return the frame of a command, with an entry behind it if there is one."""
     body = command.SerializePartialToString()
     return _U32.pack(4 + len(body) + len(entry)) + _U32.pack(len(body)) + body + entry
-
-
-def text_field(number: int, value: bytes) -> bytes:
-    """Return a length-delimited field of protobuf, whose text need not be UTF-8."""
-    return bytes([number << 3 | 2, len(value)]) + value

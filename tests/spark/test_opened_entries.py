@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
+from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.frames import EntryError
 from heliograph_spark.decode.columns import METADATA_COLUMNS, EntryColumns
 from heliograph_spark.decode.entries import UndecodableMessage
@@ -17,7 +18,7 @@ from heliograph_spark.wire.message_heads import MessageHead
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.entries import COMPRESS, make_frame, seal
+from tests.support.entries import COMPRESS, make_frame, seal, text_field
 
 HEAD: MessageHead = (1, 5, 6, 2, ())
 NAMES = ["value", *METADATA_COLUMNS]
@@ -97,6 +98,17 @@ def test_any_bytes_are_opened_as_in_python(data: bytes) -> None:
         return
     assert (found.ledger, found.entry, found.redelivery_count, found.ack_set) == (5, 6, 2, ())
     assert (found.metadata, found.payload, found.messages) == (expected.metadata, expected.payload, expected.messages)
+
+
+@pytest.mark.parametrize("field", [1, 4, 6], ids=["producer", "property", "key"])
+def test_metadata_whose_text_is_none_is_damaged_when_it_is_opened(field: int) -> None:
+    metadata = wire.MessageMetadata(sequence_id=1, publish_time=2)
+    spoiled = text_field(field, text_field(1, b"\xff") + text_field(2, b"v") if field == 4 else b"\xff")
+    producer = b"" if field == 1 else text_field(1, b"p")
+    data = seal(producer + spoiled + metadata.SerializePartialToString(), b"v")
+    for opens in (open_entry, OPEN_ENTRY):
+        with pytest.raises(EntryError, match="does not decode"):
+            opens(HEAD, data)
 
 
 def _columns(names: list[str], *, compiled: bool) -> EntryColumns:

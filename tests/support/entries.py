@@ -39,6 +39,11 @@ def seal(metadata: bytes, payload: bytes) -> bytes:
     return struct.pack(">HI", _MAGIC, crc32c(checked)) + checked
 
 
+def text_field(number: int, value: bytes) -> bytes:
+    """Return a length-delimited field of protobuf, whose text need not be UTF-8."""
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
 def make_frame(
     payload: bytes = b"x",
     *,

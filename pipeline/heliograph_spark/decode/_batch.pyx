@@ -322,8 +322,6 @@ cdef class RowBuffers:
         cdef bint added = False
         if not entry.read(&whole) or whole.batch or whole.compression or whole.publish_time > LAST_MS:
             return None
-        if not is_utf8(whole.producer) or not are_utf8(&whole.single):
-            return None
         whole.single.payload_size = PyBytes_GET_SIZE(entry.data) - entry.payload_at
         try:
             if self.put_single(&whole.single, data + entry.payload_at):

@@ -4,6 +4,7 @@
 cdef class OpenedEntry:
     """An entry with the right checksum and nothing uncommon in its metadata: no chunk, nothing encrypted, no marker.
 
+    Its strings are UTF-8, or the metadata could not be made, which would be found only when it is asked for.
     Has what the class ``ReceivedEntry`` of the module ``entries`` asks for; the metadata is made when it is asked for.
     """
 
@@ -53,6 +54,8 @@ def open_entry(tuple head, bytes data):
     if crc32c(data[6:] if size < COPIED_BELOW_BYTES else memoryview(data)[6:]) != read_uint32(start + 2):
         return None
     if not read_whole(start + 10, start + 10 + metadata_size, &whole):
+        return None
+    if not is_utf8(whole.producer) or not are_utf8(&whole.single):
         return None
     opened = OpenedEntry.__new__(OpenedEntry)
     _, opened.ledger, opened.entry, opened.redelivery_count, opened.ack_set = head
