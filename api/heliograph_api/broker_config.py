@@ -301,9 +301,12 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         setting for a value that is out of range or of another type, or that another setting needs.
         """
         settings: dict[str, Any] = {}
-        for name in cls.__struct_fields__:
+        for name, default in zip(cls.__struct_fields__, cls.__struct_defaults__, strict=True):
             value = environment.get(ENVIRONMENT_PREFIX + name.upper())
             if value is not None:
+                # A variable may hold any bytes. A path may, too; the conversion of the others would fail without a name.
+                if not (isinstance(default, str) or value.isascii()):
+                    raise ValueError(f"{name}: {quoted(value)} is neither a number nor a boolean")
                 settings[name] = value
         config = msgspec.convert(settings | given, cls, strict=False)
         config.check_together()

@@ -47,6 +47,12 @@ def test_settings_from_the_environment() -> None:
     assert config.ledger_max_age_ms == BrokerConfig().ledger_max_age_ms
 
 
+@pytest.mark.parametrize("name", ["HTTP_PORT", "KEEP_ALIVE_INTERVAL_S", "BATCH_INDEX_ACK"])
+def test_bytes_in_the_environment_that_are_no_text_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name.lower()}: '\\udcff1' is neither a number nor a boolean"):
+        BrokerConfig.from_environment({f"HELIOGRAPH_{name}": "\udcff1"})
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -301,6 +301,7 @@ def test_a_list_shows_the_backups_beside_what_is_none(tmp_path: Path) -> None:
     store.put("interrupted/begun.json", msgspec.json.encode(Begun("team")))
     store.put("web-app/manifest.json", b"{}")
     store.put("picture/manifest.json", b'{"name": "\xff"}')
+    store.put("nested/manifest.json", b'{"x":' + b"[" * 100_000)
     store.put("picture-begun/begun.json", b'{"source": "\xff"}')
     # No backup has this name.
     store.put("MyApp/manifest.json", b"{}")
@@ -308,6 +309,7 @@ def test_a_list_shows_the_backups_beside_what_is_none(tmp_path: Path) -> None:
     assert lines[0].startswith("monday  0 topics")
     assert lines[1:] == [
         "damaged  its manifest.json cannot be read, not a backup",
+        "nested  its manifest.json cannot be read, not a backup",
         "picture  its manifest.json cannot be read, not a backup",
         "web-app  its manifest.json cannot be read, not a backup",
         "interrupted  interrupted, not a backup",

@@ -119,7 +119,7 @@ def test_the_last_verification_counts(tmp_path: Path, archive: bytes) -> None:
     assert store.sizes() == {}
 
 
-@pytest.mark.parametrize("content", [b"", b"not JSON", b"\xff"])
+@pytest.mark.parametrize("content", [b"", b"not JSON", b"\xff", b'{"x":' + b"[" * 100_000])
 def test_a_mark_that_cannot_be_read_is_one(tmp_path: Path, content: bytes) -> None:
     store = place(tmp_path)
     complete(store, "monday")

@@ -243,6 +243,14 @@ def test_a_missing_segment_is_named(archive: Path, tmp_path: Path) -> None:
     refused(tmp_path / "b.tar", tmp_path / "r", "00000099")
 
 
+@pytest.mark.parametrize("content", [b'{"format": "\xff"}', b'{"x":' + b"[" * 100_000])
+def test_a_manifest_that_cannot_be_read_is_damaged(archive: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "b.tar").write_bytes(
+        repacked(archive, lambda name, data: (name, content if name == "MANIFEST.json" else data))
+    )
+    refused(tmp_path / "b.tar", tmp_path / "r", r"is damaged: its MANIFEST\.json cannot be read")
+
+
 def test_another_format_is_refused_by_its_name(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "b.tar").write_bytes(
         repacked(archive, lambda name, data: (name, b"heliograph 9\n" if name == "FORMAT" else data))

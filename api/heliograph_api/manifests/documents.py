@@ -70,9 +70,8 @@ def read_yaml(text: str) -> list[object]:
         raise NotReadable(f"not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise NotReadable("not YAML that can be read: nested too deeply") from None
-    except (ValueError, OverflowError, TypeError) as error:
-        # An explicit tag (!!int, !!timestamp) on a value of another kind.
-        raise NotReadable(f"not YAML that can be read: {error}") from None
+    except (ValueError, OverflowError, TypeError, LookupError, AttributeError) as error:
+        raise NotReadable(f"not YAML that can be read: a value does not fit its tag (!!int, !!bool): {error}") from None
 
 
 def read_json(text: str) -> list[object]:

@@ -14,6 +14,8 @@ from typing import Annotated, Final
 import msgspec
 from heliograph_api.values.quoting import quoted
 
+from heliograph_broker.storage.base.json_errors import NOT_JSON
+
 from .object_store import ObjectStore, StoreError
 from .verification_results import RESULTS, FailedVerification, failure_of
 
@@ -108,7 +110,7 @@ def find(store: ObjectStore, name: str) -> BackupRecord | None:
         return None
     try:
         record = msgspec.json.decode(content, type=BackupRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise UnreadableManifestError(f"{store.url}/{name}/{MANIFEST} cannot be read: {error}") from error
     record.name = name
     return record
@@ -299,7 +301,7 @@ def _changed(store: ObjectStore, name: str) -> StoreError:
 def _begun(store: ObjectStore, name: str) -> Begun | None:
     try:
         return msgspec.json.decode(store.get(f"{name}/{BEGUN}"), type=Begun)
-    except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
+    except (KeyError, *NOT_JSON):
         return None
 
 

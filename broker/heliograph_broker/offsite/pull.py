@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from heliograph_broker.storage.base.json_errors import NOT_JSON
 from heliograph_broker.storage.copies.backup import FORMAT_NAME, BackupError, Manifest
 from heliograph_broker.storage.copies.restore import NOT_DATA, held, restore_into, restore_stream
 from heliograph_broker.storage.disk.data_dir import RESTORING
@@ -158,7 +159,7 @@ def _complete(data_dir: Path) -> Origin | None:
 def _origin(data_dir: Path) -> Origin:
     try:
         return msgspec.json.decode((data_dir / RESTORED).read_bytes(), type=Origin)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise BackupError(f"{data_dir / RESTORED} cannot be read: {error}") from error
 
 
@@ -166,7 +167,7 @@ def begun(data_dir: Path) -> str:
     """Return the name of the backup whose restore by :func:`bootstrap` was interrupted; empty if none was."""
     try:
         return msgspec.json.decode((data_dir / RESTORING).read_bytes(), type=Origin).name
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *NOT_JSON):
         return ""
 
 
@@ -178,7 +179,7 @@ def _check_complete(data_dir: Path) -> None:
     found = parse_format((data_dir / FORMAT_NAME).read_text(errors="replace"))
     try:
         backed_up = parse_format(msgspec.json.decode((data_dir / RESTORING).read_bytes(), type=Origin).format)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         backed_up = None
     if found is None or backed_up is None or found.store_id != backed_up.store_id:
         raise BackupError(f"a broker started on {data_dir} before the backup was restored: {_ANOTHER}")

@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 
+from heliograph_broker.storage.base.json_errors import NOT_JSON
+
 from .object_store import ObjectStore
 
 VERIFIED: Final = "verified.json"
@@ -59,7 +61,7 @@ def failure_of(store: ObjectStore, name: str, upload: str) -> FailedVerification
         failure = msgspec.json.decode(store.get(f"{name}/{FAILED}"), type=FailedVerification)
     except KeyError:
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         return FailedVerification(0, f"{store.url}/{name}/{FAILED} cannot be read: {error}", upload)
     return failure if failure.upload == upload else None
 
@@ -73,6 +75,6 @@ def result_text(store: ObjectStore, name: str, upload: str) -> str:
         return f"verification failed: {failure.problem}"
     try:
         verified = msgspec.json.decode(store.get(f"{name}/{VERIFIED}"), type=Verified)
-    except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
+    except (KeyError, *NOT_JSON):
         return ""
     return "verified" if verified.upload == upload else ""

@@ -16,6 +16,7 @@ from typing import IO
 
 import msgspec
 
+from heliograph_broker.storage.base.json_errors import NOT_JSON
 from heliograph_broker.storage.disk import data_dir as data_directory
 from heliograph_broker.storage.disk.disk import RealDisk
 from heliograph_broker.storage.disk.identity import KNOWN_VERSIONS, parse_format
@@ -162,7 +163,7 @@ def _read(file: IO[bytes], archive: str, target: Path | None) -> Manifest:
                 found[name] = _file(content, None if target is None else target / name)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DamagedBackupError(f"{archive} is damaged or cut short: {error}") from error
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise DamagedBackupError(f"{archive} is damaged: its {MANIFEST_NAME} cannot be read: {error}") from error
     if manifest is None:
         raise DamagedBackupError(f"{archive} is cut short: it has no {MANIFEST_NAME}, which is written last")
