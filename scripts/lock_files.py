@@ -32,6 +32,7 @@ by version and hash:
   operator  broker, and the Kubernetes operator           (image operator)
   dev       client, operator, and the development tools   (scripts/setup dev)
   spark     broker, Spark's data source, and these tools  (image spark, scripts/setup spark)
+  fuzz      dev, and the fuzzer                           (scripts/setup fuzz)
   source    the distribution heliograph-spark, without Spark
 
 Run it after a change of the requirements in pyproject.toml, or for `source` in
@@ -69,11 +70,13 @@ LOCKS = {
     "operator": Lock(extras=("operator",)),
     "dev": Lock(extras=("client", "operator"), groups=("dev",)),
     "spark": Lock(extras=("spark",), groups=("connect", "dev", "native", "readers")),
+    "fuzz": Lock(extras=("client", "operator"), groups=("dev", "fuzz", "native")),
     "source": Lock(project="pipeline/pyproject.toml"),
 }
 #: Pairs whose first has no pin that the second does not have: one environment serves both.
 CONTAINED = (
     *(("broker", "client"), ("broker", "operator"), ("client", "dev"), ("operator", "dev")),
+    ("dev", "fuzz"),
     ("source", "spark"),
 )
 _NAMES_A_HOST = re.compile(r"\w+://|--(?:extra-)?index-url|--find-links|--trusted-host")

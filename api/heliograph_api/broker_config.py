@@ -304,7 +304,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         for name, default in zip(cls.__struct_fields__, cls.__struct_defaults__, strict=True):
             value = environment.get(ENVIRONMENT_PREFIX + name.upper())
             if value is not None:
-                # A variable may hold any bytes. A path may, too; the conversion of the others would fail without a name.
+                # A variable, and a path too, may hold any bytes; converting others would fail without a name.
                 if not (isinstance(default, str) or value.isascii()):
                     raise ValueError(f"{name}: {quoted(value)} is neither a number nor a boolean")
                 settings[name] = value

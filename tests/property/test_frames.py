@@ -10,27 +10,18 @@ from itertools import chain, cycle
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.encoder import Encoder
-from heliograph_api.protocol.frame_reader import HANDSHAKE_FRAME_BYTES, FrameReader
-from heliograph_api.protocol.frames import FRAME_OVERHEAD, ChecksumMismatch, FrameError, parse_entry
-from heliograph_api.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
+from heliograph_api.protocol.frame_reader import HANDSHAKE_FRAME_BYTES
+from heliograph_api.protocol.frames import ChecksumMismatch, parse_entry
+from heliograph_api.protocol.receive_buffer import SharedBuffer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.entries import make_entry
+from tests.support.frame_streams import LARGEST, LIMIT, MAX_READS, Frame, ReadingConnection, read_stream
 from tests.support.wire_client import Type, encode
 from tests.support.wire_specimens import CONNECT, SPECIMENS, flip, with_extreme_fields
 
-#: The largest message; frames may be larger by what is not message.
-LARGEST = 20_000
-LIMIT = LARGEST + FRAME_OVERHEAD
-
-#: The type of a command, the command's bytes, the entry.
-Frame = tuple[int, bytes, bytes]
-#: The result of reading a stream: its frames, and the mistake that ends it.
-Result = tuple[list[Frame], str | None]
-
 EXAMPLES = settings(max_examples=200, deadline=None)
-MAX_READS = 500
 #: Sizes of one read after the other, repeated.
 SPLITS = st.lists(st.one_of(st.integers(1, 12), st.integers(1, 5_000)), min_size=1, max_size=12)
 #: Sizes of the buffer that connections share: smaller than a command, and larger than most streams here.
@@ -50,62 +41,6 @@ EXTREME = st.builds(
 GOOD = st.lists(st.one_of(st.sampled_from(list(SPECIMENS.values())), SENDS, EXTREME), max_size=8)
 
 
-class Connection:
-    """Reads from a shared buffer as a session does, and keeps what it has read."""
-
-    def __init__(self, shared: SharedBuffer, *, pauses: bool = False) -> None:
-        self._buffer = ReceiveBuffer(shared)
-        self._reader = FrameReader(self._buffer)
-        self._pauses = pauses
-        self.frames: list[Frame] = []
-        self.error: str | None = None
-
-    def receive(self, data: bytes) -> int:
-        """Take what there is room for of ``data``; return how many bytes that were."""
-        room = self._buffer.room()
-        count = min(len(room), len(data))
-        assert count
-        room[:count] = data[:count]
-        self._buffer.received(count)
-        try:
-            self._read()
-        except FrameError as error:
-            self.error = str(error)
-        return count
-
-    def _read(self) -> None:
-        while True:
-            for kind, command, entry in self._reader.frames():
-                assert not self._reader.paused
-                self.frames.append((kind, command.SerializePartialToString(), entry))
-                if kind == Type.CONNECT:
-                    self._reader.connected(LARGEST)
-                self._reader.paused = self._pauses
-            if not self._reader.paused:
-                return
-            assert list(self._reader.frames()) == []
-            self._reader.paused = False
-
-    def error_again(self) -> str:
-        """Return the mistake that a further attempt to read meets."""
-        with pytest.raises(FrameError) as raised:
-            list(self._reader.frames())
-        return str(raised.value)
-
-
-def read(stream: bytes, splits: list[int], shared: int, *, pauses: bool = False) -> Result:
-    connection = Connection(SharedBuffer(shared), pauses=pauses)
-    sizes = cycle(splits)
-    # Long streams in fewer reads, or one case takes seconds.
-    least = len(stream) // MAX_READS
-    at = 0
-    while at < len(stream) and connection.error is None:
-        at += connection.receive(stream[at : at + max(least, next(sizes))])
-    if connection.error is not None:
-        assert connection.error_again() == connection.error
-    return connection.frames, connection.error
-
-
 def taken_apart(frame: bytes) -> Frame:
     end = 8 + int.from_bytes(frame[4:8], "big")
     command = wire.BaseCommand.FromString(frame[8:end])
@@ -119,7 +54,7 @@ def taken_apart(frame: bytes) -> Frame:
 def test_any_split_of_any_frames_gives_these_frames(
     frames: list[bytes], splits: list[int], shared: int, pauses: bool
 ) -> None:
-    result = read(b"".join([CONNECT, *frames]), splits, shared, pauses=pauses)
+    result = read_stream(b"".join([CONNECT, *frames]), splits, shared, pauses=pauses)
     assert result == ([taken_apart(frame) for frame in [CONNECT, *frames]], None)
 
 
@@ -136,7 +71,7 @@ def test_the_beginning_of_a_frame_is_neither_a_frame_nor_a_mistake(
         size += len(frame)
         if size <= len(stream):
             complete.append(taken_apart(frame))
-    assert read(stream, splits, shared) == (complete, None)
+    assert read_stream(stream, splits, shared) == (complete, None)
 
 
 @EXAMPLES
@@ -149,7 +84,7 @@ def test_connections_that_share_a_buffer_do_not_mix(
     streams: list[tuple[list[bytes], list[int]]], turns: list[int], shared: int
 ) -> None:
     common = SharedBuffer(shared)
-    connections = [Connection(common) for _ in streams]
+    connections = [ReadingConnection(common) for _ in streams]
     unsent = [b"".join([CONNECT, *frames]) for frames, _ in streams]
     sizes = [cycle(splits) for _, splits in streams]
     for turn in chain.from_iterable(cycle([turns, range(4)])):
@@ -222,7 +157,7 @@ def test_a_mistake_is_found_behind_the_frames_before_it(
     shared: int,
 ) -> None:
     spoiled, expected = spoil(excess)
-    read_before, error = read(b"".join([CONNECT, *frames, spoiled, *behind]), splits, shared)
+    read_before, error = read_stream(b"".join([CONNECT, *frames, spoiled, *behind]), splits, shared)
     assert read_before == [taken_apart(frame) for frame in [CONNECT, *frames]]
     assert error is not None
     assert error.startswith(expected)
@@ -231,14 +166,14 @@ def test_a_mistake_is_found_behind_the_frames_before_it(
 @EXAMPLES
 @given(frame=st.sampled_from(sorted(set(SPECIMENS) - {"connect"})), splits=SPLITS, shared=SHARED)
 def test_the_first_command_must_be_connect(frame: str, splits: list[int], shared: int) -> None:
-    assert read(SPECIMENS[frame] + CONNECT, splits, shared) == ([], "the first command must be CONNECT")
+    assert read_stream(SPECIMENS[frame] + CONNECT, splits, shared) == ([], "the first command must be CONNECT")
 
 
 @EXAMPLES
 @given(size=st.integers(HANDSHAKE_FRAME_BYTES + 1, 0xFFFFFFFF), splits=SPLITS, shared=SHARED)
 def test_four_bytes_tell_that_a_frame_before_connect_is_too_large(size: int, splits: list[int], shared: int) -> None:
     expected = f"frame of {size} bytes before CONNECT, the largest allowed is {HANDSHAKE_FRAME_BYTES}"
-    assert read(struct.pack(">I", size), splits, shared) == ([], expected)
+    assert read_stream(struct.pack(">I", size), splits, shared) == ([], expected)
 
 
 @settings(EXAMPLES, max_examples=600)
@@ -258,7 +193,7 @@ def test_four_bytes_tell_that_a_frame_before_connect_is_too_large(size: int, spl
 def test_any_bytes_are_read_in_the_same_way_however_they_are_split(
     stream: bytes, first: list[int], second: list[int], shared: int
 ) -> None:
-    assert read(stream, first, shared) == read(stream, second, 1 << 18, pauses=True)
+    assert read_stream(stream, first, shared) == read_stream(stream, second, 1 << 18, pauses=True)
 
 
 @EXAMPLES
@@ -268,7 +203,7 @@ def test_a_spoiled_entry_does_not_spoil_the_frames_around_it(bits: list[int], sp
     # Behind the magic number: without it there would be no checksum to verify.
     spoiled = entry[:2] + flip(entry[2:], bits)
     send = encode(Type.SEND, spoiled, producer_id=1, sequence_id=1)
-    frames, error = read(CONNECT + send + SPECIMENS["ping"], splits, shared)
+    frames, error = read_stream(CONNECT + send + SPECIMENS["ping"], splits, shared)
     assert error is None
     assert [kind for kind, _, _ in frames] == [Type.CONNECT, Type.SEND, Type.PING]
     assert frames[1][2] == spoiled
@@ -310,7 +245,7 @@ def test_what_the_encoder_returns_is_read_as_it_was_meant(
     encoder = Encoder()
     sent = [encoder.message_head(*fields[:7], len(fields[7])) + fields[7] for fields in messages]
     stream = b"".join([CONNECT, *sent, encoder.receipts(7, receipts), encoder.success(1), encoder.ping()])
-    frames, error = read(stream, splits, shared)
+    frames, error = read_stream(stream, splits, shared)
     assert error is None
     kinds = [Type.CONNECT, *[Type.MESSAGE] * len(messages), *[Type.SEND_RECEIPT] * len(receipts)]
     assert [kind for kind, _, _ in frames] == [*kinds, Type.SUCCESS, Type.PING]

@@ -6,8 +6,9 @@ official one (:mod:`.clients`), two of the binary protocol (:mod:`.wire_client` 
 is for load), the pipeline's own (:mod:`.entry_reading`), :mod:`.rest` and the :mod:`.command_line`; clients are asked
 what no broker asks by a :mod:`.fake_broker`. Keys and tokens of other tools are in :mod:`.token_specimens`, those of
 tests' own clients in :mod:`.tokens`, an identity provider in :mod:`.oidc_issuer`, certificates in
-:mod:`.certificates`. Tests wait for a state with :mod:`.polling`. Programs that a command runs are stood in for by
-:mod:`.programs`. What the pipeline stores elsewhere is in :mod:`.s3_server` and :mod:`.rest_catalog`.
+:mod:`.certificates`. Tests wait for a state with :mod:`.polling`. Streams of frames are read in parts by
+:mod:`.frame_streams`. Programs that a command runs are stood in for by :mod:`.programs`. What the pipeline stores
+elsewhere is in :mod:`.s3_server` and :mod:`.rest_catalog`.
 
 The policy model (``tests/property/test_policy_model.py``) compares the core with an oracle, step by step. Its parts,
 from what is asked to what is compared:

@@ -22,6 +22,7 @@ spark = ["Py.Spark>=4.2,<4.4"]
 [dependency-groups]
 connect = ["grpcio>=1.76,<2"]
 dev = ["pytest>=8"]
+fuzz = ["atheris>=3,<4"]
 native = ["cython>=3.1,<4"]
 readers = ["duckdb>=1.4,<3"]
 """
@@ -43,6 +44,14 @@ PINNED = {
         "py-spark==4.3.9",
         "pytest==8",
     ),
+    "fuzz": (
+        "aiohttp==3.11",
+        "atheris==3.0.0",
+        "cython==3.3",
+        "kopf==1.45",
+        "pulsar-client==3.7.0",
+        "pytest==9.2.0",
+    ),
     "source": ("py-arrow==19.1",),
 }
 REQUIRED = {
@@ -56,6 +65,14 @@ REQUIRED = {
         "cython>=3.1,<4",
         "duckdb>=1.4,<3",
         "grpcio>=1.76,<2",
+        "pytest>=8",
+    ],
+    "fuzz": [
+        "aiohttp>=3.11,<4",
+        "atheris>=3,<4",
+        "cython>=3.1,<4",
+        "kopf>=1.45,<2",
+        "pulsar-client>=3.7,<4",
         "pytest>=8",
     ],
     "source": ["py.arrow>=18"],
@@ -103,6 +120,7 @@ def test_a_changed_requirement_makes_every_lock_stale_that_has_it(
         f"locks/dev.lock: {stale}",
         f"locks/spark.lock: {stale}",
         "locks/spark.lock: no pin satisfies pytest>=9.1",
+        f"locks/fuzz.lock: {stale}",
     ]
     assert main(["--check"], project) == 1
     output = capsys.readouterr().err
@@ -158,6 +176,7 @@ def test_a_requirement_in_another_form_is_refused_with_the_valid_form(project: P
     assert [each for each in problems(project) if "valid" in each] == [
         f"locks/operator.lock: {valid}",
         f"locks/dev.lock: {valid}",
+        f"locks/fuzz.lock: {valid}",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What decoding raises for bytes that are no JSON document of the type."""
+"""The errors of decoding bytes that are no JSON document of the type."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Final
 import msgspec
 
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Of another type or not JSON at all; texts that are not UTF-8; nested too deeply."""
+"""Another type or not JSON at all; texts that are not UTF-8; nested too deeply."""
