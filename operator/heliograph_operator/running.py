@@ -12,6 +12,7 @@ import structlog
 
 from . import operator_metrics
 from .act.broker_sessions import BrokerSessions
+from .act.broker_tokens import BrokerTokens
 from .act.controller import Context, Controller, Reconciler
 from .act.namespace_teardown import release_with_namespace
 from .act.owned_watch import OwnedWatch
@@ -21,9 +22,11 @@ from .act.work_queue import WorkQueue
 from .archive.archive_reconciler import ArchiveReconciler
 from .backup.backup_reconciler import BackupReconciler
 from .backup.schedule_reconciler import ScheduleReconciler
+from .cluster.cluster_keys import ClusterKeys
 from .cluster.cluster_reconciler import ClusterReconciler
 from .connection.connection_reconciler import ConnectionReconciler
 from .decide.archive_cron_job import ArchiveSite
+from .decide.cluster_objects import endpoints
 from .decide.owned_objects import watched
 from .decide.stateful_set import Site
 from .health import Health
@@ -91,10 +94,16 @@ class Operator:
         cache, memories = ResourceCache(), ResourceMemories()
         queue: WorkQueue[Key] = WorkQueue(settings.workers, cache.broker_cluster)
         self._context = Context(settings, kube, cache, memories, queue, Events(kube, settings.identity))
-        self._brokers = BrokerSessions(settings.batch_s, leader.deposed)
+        self._site = Site(
+            settings.broker_image, settings.cluster_domain, settings.operator_namespace, fixed_user=settings.fixed_user
+        )
+        self._tokens = BrokerTokens(lambda body: endpoints(body, self._site)["http"])
+        cache.listeners.append(self._tokens.seen)
+        self._keys = ClusterKeys(self._tokens)
+        self._brokers = BrokerSessions(settings.batch_s, leader.deposed, self._tokens.token)
         self._watcher = Watcher(cache, queue)
         self._owned = OwnedWatch(cache, memories, queue)
-        self._watcher.on_deleted += [memories.forget, self._owned.forget]
+        self._watcher.on_deleted += [memories.forget, self._owned.forget, self._keys.forget]
         self._reachability = Reachability(kube)
         self._leads = self._watches = False
         #: The port of /healthz, /readyz and /metrics, once they are served.
@@ -169,15 +178,12 @@ class Operator:
     def _start(self, kopf_stop: asyncio.Event, stop: asyncio.Event) -> list[asyncio.Task[None]]:
         """Start what runs as long as this operator leads; the watch is the first."""
         settings = self._settings
-        site = Site(
-            settings.broker_image, settings.cluster_domain, settings.operator_namespace, fixed_user=settings.fixed_user
-        )
-        clusters = ClusterReconciler(site, self._brokers)
+        clusters = ClusterReconciler(self._site, self._brokers, self._keys)
         archives = ArchiveReconciler(
             ArchiveSite(settings.archive_image, settings.archive_service_account, fixed_user=settings.fixed_user)
         )
         policies = PolicyReconciler(self._brokers, archives)
-        by_kind = reconcilers(clusters, ConnectionReconciler(self._brokers), policies, BackupReconciler(site))
+        by_kind = reconcilers(clusters, ConnectionReconciler(self._brokers), policies, BackupReconciler(self._site))
         return [
             asyncio.create_task(self._watch(kopf_stop, stop), name="watch"),
             asyncio.create_task(Controller(self._context, by_kind).run(), name="workers"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +20,7 @@ from heliograph_operator.kube.client import Kube
 from heliograph_operator.kube.events import Events
 from heliograph_operator.kube.permissions import (
     ARCHIVE_PERMISSIONS,
+    AUTHENTICATION_PERMISSIONS,
     CONNECTION_PERMISSIONS,
     LEADER_PERMISSIONS,
     PERMISSIONS,
@@ -61,7 +63,13 @@ def _account(cluster: Cluster, namespace: str, directory: Path) -> dict[str, str
         {"apiGroups": [each.group], "resources": [each.resource], "verbs": sorted(each.verbs)}
         for each in (*PERMISSIONS, *ARCHIVE_PERMISSIONS, *LEADER_PERMISSIONS)
     ]
-    # As the chart does for the names in its values.
+    # As the chart does for the names in its values: one that may read its own Secrets only, and one that is named.
+    names = {"resourceNames": ["closed-token-signing-key", "closed-token-keys"]}
+    rules += [
+        {"apiGroups": [each.group], "resources": [each.resource], "verbs": sorted(each.verbs)}
+        | ({} if "create" in each.verbs else names)
+        for each in AUTHENTICATION_PERMISSIONS
+    ]
     rules += [
         {"apiGroups": [each.group], "resources": [each.resource], "resourceNames": [TOKEN], "verbs": sorted(each.verbs)}
         for each in CONNECTION_PERMISSIONS
@@ -151,6 +159,24 @@ def _backups(resources: Resources) -> None:
     resources.wait_gone("Backup", "now")
 
 
+def _keys(resources: Resources) -> None:
+    """Let a BrokerCluster without a pod have keys, and change what is recorded of them."""
+    spec = {**SPEC, "replicas": 0, "authentication": {"enabled": True}}
+    resources.apply("BrokerCluster", "closed", spec)
+    resources.wait_reason("BrokerCluster", "closed", "Stopped")
+    resources.apply(
+        "BrokerCluster", "closed", {**spec, "authentication": {"enabled": True, "maxTokenValidity": "120d"}}
+    )
+
+    def recorded() -> bool:
+        found = resources.cluster.kubectl_json("get", "secret", "closed-token-keys", "-n", resources.namespace)
+        return '"longestSeconds": 10368000' in base64.b64decode(found["data"]["keys.json"]).decode()
+
+    resources.wait("the longer validity is recorded", recorded)
+    resources.delete("BrokerCluster", "closed")
+    resources.wait_gone("BrokerCluster", "closed")
+
+
 async def test_every_permission_is_used_and_none_is_missing(
     cluster: Cluster,
     images: Images,
@@ -192,6 +218,7 @@ async def test_every_permission_is_used_and_none_is_missing(
         resources.delete("BrokerConnection", "unreadable")
         resources.connection_to("external", http_url, auth={"secretRef": {"name": TOKEN}})
         resources.wait_ready("BrokerConnection", "external")
+        _keys(resources)
         resources.tenant(clusterRef={"name": "main"})
         resources.hns()
         # At no time does it run.
@@ -231,7 +258,8 @@ async def test_every_permission_is_used_and_none_is_missing(
     finally:
         operator.close()
     assert "orbidden" not in operator.log_tail(100_000), operator.log_tail(100)
-    granted = _granted((*PERMISSIONS, *ARCHIVE_PERMISSIONS, *CONNECTION_PERMISSIONS, *LEADER_PERMISSIONS))
+    of_secrets = (*CONNECTION_PERMISSIONS, *AUTHENTICATION_PERMISSIONS)
+    granted = _granted((*PERMISSIONS, *ARCHIVE_PERMISSIONS, *of_secrets, *LEADER_PERMISSIONS))
     unused = granted - used - WITHOUT_REQUEST
     if cluster.is_kind:
         # kind's volumes cannot grow.

@@ -63,7 +63,8 @@ class Answer(NamedTuple):
 class AdminClient:
     """One broker's admin API; use it with ``async with``. Every method may raise an :class:`AdminError`.
 
-    ``token`` is sent with each request, but not to other servers that the broker redirects to. ``trusted`` are the
+    ``token`` is sent with each request, but not to other servers that the broker redirects to; a function returns that
+    of the moment, and may raise an :class:`AdminError`. ``trusted`` are the
     certificate authorities in PEM (empty: those of the system); the constructor raises :class:`ValueError` if they
     cannot be read. Once ``deposed`` returns True, only GET requests are sent: another client makes the changes.
     """
@@ -72,20 +73,19 @@ class AdminClient:
         self,
         http_url: str,
         *,
-        token: str = "",
+        token: str | Callable[[], str] = "",
         trusted: str = "",
         deposed: Callable[[], bool] = lambda: False,
     ) -> None:
         self.http_url = http_url.rstrip("/")
         self._deposed = deposed
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._token = token
         self._tls = _trusting(trusted) if trusted else True
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             timeout=_TIMEOUT,
-            headers=self._headers,
             connector=aiohttp.TCPConnector(ssl=self._tls),
             middlewares=(self._fence,),
         )
@@ -133,7 +133,7 @@ class AdminClient:
         if self._session is None:
             raise RuntimeError("AdminClient is used outside its 'async with'")
         data: bytes | None = None
-        headers = {}
+        headers = self._credentials()
         if text is not None:
             data, headers["Content-Type"] = text.encode(), "application/yaml"
         elif body is not None:
@@ -150,6 +150,10 @@ class AdminClient:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}") from error
 
+    def _credentials(self) -> dict[str, str]:
+        token = self._token if isinstance(self._token, str) else self._token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
     async def _fence(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         """Check each attempt: aiohttp itself resends a request whose connection the server closed."""
         if request.method != "GET" and self._deposed():
@@ -161,7 +165,8 @@ class AdminClient:
         if self._session is None:
             raise RuntimeError("AdminClient is used outside its 'async with'")
         try:
-            async with self._session.get(f"{self.http_url}{path}", timeout=_STREAM_TIMEOUT) as response:
+            url, headers = f"{self.http_url}{path}", self._credentials()
+            async with self._session.get(url, timeout=_STREAM_TIMEOUT, headers=headers) as response:
                 if response.status >= 400:
                     raise _refused((await response.read()).decode(errors="replace"), response)
                 async for part in response.content.iter_any():

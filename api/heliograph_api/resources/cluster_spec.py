@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from .archive_consent_spec import ArchivesSpec
+from .authentication_spec import ClusterAuthenticationSpec
 from .backup_spec import BootstrapSpec
 from .cel import SIZE, InSchema, Rule, where_both
 from .fields import DeletionPolicy, Model, Reference, Size, named_once
@@ -139,6 +140,8 @@ class BrokerClusterSpec(Model):
     """Ways to the brokers for clients of other networks. A change restarts the pods."""
     network_policy: NetworkPolicySpec = Field(default_factory=NetworkPolicySpec)
     """Peers that may connect to the brokers."""
+    authentication: ClusterAuthenticationSpec = Field(default_factory=ClusterAuthenticationSpec)
+    """Authentication and authorization of clients; default: every client may do everything."""
     consents: Annotated[list[Consent], Field(max_length=MAX_CONSENTS)] = Field(default_factory=list)
     """Resources of other Kubernetes namespaces that may be on these brokers; default: none. Those of its own may."""
     archives: ArchivesSpec = Field(default_factory=ArchivesSpec)

@@ -34,6 +34,7 @@ PUBLIC_KEY_ALGORITHMS: Final = (*RSA_ALGORITHMS, *CURVES, EDWARDS)
 MIN_RSA_BITS: Final = 2048
 
 _VALID_PAIRS = f"RSA of {MIN_RSA_BITS} bits or more, EC on P-256, P-384 or P-521, Ed25519"
+_PEM_PUBLIC = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
 _BASE64 = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
@@ -83,6 +84,12 @@ def public_key(content: bytes) -> TokenKey:
     if _private(content) is not None:
         raise KeyUnusable("it is a private key, which only the signer of tokens needs; valid: its public key")
     raise KeyUnusable(f"it is no public key in DER or PEM; valid: {_VALID_PAIRS}")
+
+
+def public_keys(content: bytes) -> list[TokenKey]:
+    """Return the keys of a file: one in DER or PEM, or several in PEM. Raises :class:`KeyUnusable`."""
+    several = _PEM_PUBLIC.findall(content)
+    return [public_key(each) for each in several] if len(several) > 1 else [public_key(content)]
 
 
 def private_key(content: bytes) -> TokenKey:

@@ -35,6 +35,18 @@
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create, patch, delete]
+{{- if .Values.authentication.enabled }}
+- apiGroups: [""]
+  resources: [secrets]
+  {{- with .Values.authentication.secrets }}
+  resourceNames: {{ toJson . }}
+  {{- end }}
+  verbs: [get, update]
+- apiGroups: [""]
+  resources: [secrets]
+  # What does not exist has no name yet.
+  verbs: [create]
+{{- end }}
 {{- with .Values.connections.secrets }}
 - apiGroups: [""]
   resources: [secrets]

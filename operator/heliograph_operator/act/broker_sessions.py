@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -323,9 +323,16 @@ def _settle(batch: Sequence[_Submitted], error: BaseException | None) -> None:
 class BrokerSessions:
     """One :class:`BrokerSession` for each address: the URL of a BrokerCluster, or the address of a BrokerConnection."""
 
-    def __init__(self, batch_s: float, deposed: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        batch_s: float,
+        deposed: Callable[[], bool] = lambda: False,
+        token: Callable[[str], str] = lambda url: "",
+    ) -> None:
+        """Use ``token`` for the operator's token at the URL of a BrokerCluster's brokers."""
         self.batch_s = batch_s
         self.deposed = deposed
+        self._token = token
         self._brokers: dict[str, BrokerSession] = {}
         #: When (s, of the loop's clock) connections that have no session were first found to be without, by addresses.
         self._unconnected: dict[str, float] = {}
@@ -357,7 +364,8 @@ class BrokerSessions:
         if not self.has(http_url):
             raise AdminUnreachable(f"there is no session with {http_url}")
         if http_url not in self._brokers:
-            self._brokers[http_url] = BrokerSession(http_url, self.batch_s, self.deposed)
+            client = AdminClient(http_url, token=partial(self._token, http_url), deposed=self.deposed)
+            self._brokers[http_url] = BrokerSession(http_url, self.batch_s, self.deposed, client)
         return self._brokers[http_url]
 
     async def keep_only(self, http_urls: set[str]) -> None:

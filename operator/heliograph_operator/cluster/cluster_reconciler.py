@@ -48,6 +48,7 @@ from heliograph_operator.objects.conditions import READY, RESTORED, Reason, Verd
 from heliograph_operator.objects.kinds import BROKER_CLUSTER, Body, is_deleted, is_held
 
 from .cluster_deletion import delete_cluster, orphan_objects
+from .cluster_keys import ClusterKeys
 from .cluster_listeners import apply_listeners, find_listeners, remove_listeners
 from .cluster_rollout import Rollouts
 from .cluster_volumes import Volumes, grow
@@ -75,13 +76,17 @@ class _Applied:
 class ClusterReconciler:
     """The reconciler of BrokerClusters."""
 
-    def __init__(self, site: Site, brokers: BrokerSessions) -> None:
+    def __init__(self, site: Site, brokers: BrokerSessions, keys: ClusterKeys) -> None:
         self._site = site
         self._brokers = brokers
+        self._keys = keys
         self._rollouts = Rollouts()
 
     async def reconcile(self, context: Context, resource: Resource) -> Outcome:
         """See :data:`.controller.Reconciler`."""
+        if (resource.deleted or resource.suspended) and isinstance(resource.model, BrokerCluster):
+            # The objects in its brokers are still reconciled, or deleted.
+            await self._keys.read(context, resource, resource.model)
         if resource.deleted:
             return await delete_cluster(context, resource)
         if not resource.managed:
@@ -97,7 +102,8 @@ class ClusterReconciler:
         if not is_held(resource.body):
             # The body that is held includes changes that somebody made meanwhile.
             return await self.reconcile(context, resource) if await hold(context, resource) else Outcome("gone")
-        return await self._reconcile(context, resource, model)
+        outcome = await self._reconcile(context, resource, model)
+        return self._keys.before_check(resource.key, outcome)
 
     async def _reconcile(self, context: Context, resource: Resource, cluster: BrokerCluster) -> Outcome:
         namespace, name = resource.key.namespace, resource.key.name
@@ -173,6 +179,8 @@ class ClusterReconciler:
     async def _apply(self, context: Context, resource: Resource, cluster: BrokerCluster) -> _Applied:
         """Apply all objects, except while an earlier StatefulSet still has to go."""
         namespace, name, memory = resource.key.namespace, resource.key.name, resource.memory
+        # A pod starts with its keys, and what is applied to a broker needs the operator's token.
+        await self._keys.reconcile(context, resource, cluster, endpoints(resource.body, self._site)["http"])
         found = await context.kube.find(STATEFUL_SET, namespace, name)
         if found is not None:
             check_owner(resource, STATEFUL_SET, found)

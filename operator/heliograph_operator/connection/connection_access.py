@@ -5,15 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from heliograph_api.resources.connection_spec import BrokerConnectionSpec, CertificateReference, TokenReference
 
 from heliograph_operator.decide.cluster_objects import CONFIG_MAP
+from heliograph_operator.decide.token_secrets import SECRET
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.kinds import Kind
-
-SECRET: Final = Kind("Secret", "secrets", "v1")
 
 
 class Finder(Protocol):

@@ -15,6 +15,7 @@ from heliograph_api.values.sizes import format_size
 from heliograph_operator.objects.kinds import API_VERSION, GROUP, Body
 
 from .pod_template import Essentials, with_pod_template
+from .token_secrets import authentication_settings, keys_mount, keys_volume
 
 Manifest = dict[str, Any]
 
@@ -155,7 +156,8 @@ def metadata(body: Body, name: str, **more: Any) -> dict[str, Any]:
 
 def settings(cluster: BrokerCluster) -> dict[str, str]:
     """Return the broker's settings as environment variables."""
-    return {f"HELIOGRAPH_{name.upper()}": _as_variable(value) for name, value in sorted(cluster.spec.config.items())}
+    stated = cluster.spec.config | authentication_settings(cluster)
+    return {f"HELIOGRAPH_{name.upper()}": _as_variable(value) for name, value in sorted(stated.items())}
 
 
 def _as_variable(value: Any) -> str:
@@ -236,6 +238,8 @@ def _pod(
         "containers": [_container(cluster, body, site, given)],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
+    if spec.authentication.enabled:
+        pod["volumes"].append(keys_volume(name))
     if before_start is not None:
         pod["initContainers"] = [_init_container(cluster, site, before_start)]
         pod["volumes"] += before_start.volumes
@@ -292,6 +296,8 @@ def _container(cluster: BrokerCluster, body: Body, site: Site, advertised: Adver
         "resources": spec.resources or DEFAULT_RESOURCES,
         "volumeMounts": [{"name": VOLUME, "mountPath": DATA_PATH}, {"name": "tmp", "mountPath": "/tmp"}],
     }
+    if spec.authentication.enabled:
+        container["volumeMounts"].append(keys_mount())
     if spec.image_pull_policy is not None:
         container["imagePullPolicy"] = spec.image_pull_policy
     return container

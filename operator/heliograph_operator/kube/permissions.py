@@ -125,6 +125,20 @@ CONNECTION_PERMISSIONS: Final[tuple[Permission, ...]] = (
 )
 """In every watched Kubernetes namespace, for Secrets of the names that the installation states, and for no others."""
 
+AUTHENTICATION_PERMISSIONS: Final[tuple[Permission, ...]] = (
+    Permission(
+        "",
+        "secrets",
+        {
+            "get": "read the keys of a BrokerCluster with authentication",
+            "update": "rotate keys, if nobody else changed them meanwhile",
+        },
+    ),
+    Permission("", "secrets", {"create": "create Secrets for keys"}),
+)
+"""In every watched Kubernetes namespace, for authentication. The installation may name the Secrets of the first; none
+can be listed, watched or deleted."""
+
 LEADER_PERMISSIONS: Final[tuple[Permission, ...]] = (
     Permission(
         "coordination.k8s.io",

@@ -19,6 +19,7 @@ from heliograph_operator.decide.network_policy import network_policy
 from heliograph_operator.decide.stateful_set import Site
 from heliograph_operator.kube.permissions import (
     ARCHIVE_PERMISSIONS,
+    AUTHENTICATION_PERMISSIONS,
     CONNECTION_PERMISSIONS,
     LEADER_PERMISSIONS,
     PERMISSIONS,
@@ -120,6 +121,24 @@ def test_the_operator_reads_no_secrets_but_those_that_are_named(helm: Helm) -> N
     [rule] = [each for each in role["rules"] if "secrets" in each["resources"]]
     assert rule["resourceNames"] == ["pulsar-token", "pulsar-ca"]
     assert (rule["resources"], rule["verbs"]) == (["secrets"], ["get"])
+
+
+def test_the_operator_uses_secrets_for_keys_only_where_that_is_enabled(helm: Helm) -> None:
+    [role] = of_kind(helm.template(authentication={"enabled": True}), "ClusterRole")
+    assert granted(role) == needed((*PERMISSIONS, *AUTHENTICATION_PERMISSIONS))
+    names = ["default-token-signing-key", "default-token-keys"]
+    [role] = of_kind(helm.template(authentication={"enabled": True, "secrets": names}), "ClusterRole")
+    rules = {
+        tuple(each["verbs"]): each.get("resourceNames") for each in role["rules"] if "secrets" in each["resources"]
+    }
+    assert rules == {("get", "update"): names, ("create",): None}
+
+
+def test_a_default_cluster_with_authentication_needs_an_operator_that_may_store_keys(helm: Helm) -> None:
+    spec = {"authentication": {"enabled": True}}
+    [made] = of_kind(helm.template(defaultCluster={"spec": spec}, authentication={"enabled": True}), "BrokerCluster")
+    assert made["spec"]["authentication"] == {"enabled": True}
+    assert "authentication.enabled" in helm.refusal(defaultCluster={"spec": spec})
 
 
 def test_the_operator_may_connect_to_the_brokers_of_connections(helm: Helm) -> None:
@@ -237,11 +256,13 @@ def test_everything_that_is_made_for_a_broker_is_in_the_table_of_permissions() -
 
 
 def test_no_verb_is_wanted_for_everything_and_each_says_what_for() -> None:
-    for permission in (*PERMISSIONS, *ARCHIVE_PERMISSIONS, *CONNECTION_PERMISSIONS, *LEADER_PERMISSIONS):
+    of_secrets = (*CONNECTION_PERMISSIONS, *AUTHENTICATION_PERMISSIONS)
+    for permission in (*PERMISSIONS, *ARCHIVE_PERMISSIONS, *of_secrets, *LEADER_PERMISSIONS):
         assert permission.resource != "*"
         assert all(verb != "*" and len(reason) > 5 for verb, reason in permission.verbs.items())
         # An operator that could read all Secrets would be worth breaking into.
-        assert permission.resource != "secrets" or permission in CONNECTION_PERMISSIONS
+        assert permission.resource != "secrets" or permission in of_secrets
+        assert permission.resource != "secrets" or not {"list", "watch"} & permission.verbs.keys()
 
 
 @pytest.mark.parametrize("which", ["Deployment", "Pod"])

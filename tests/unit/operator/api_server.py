@@ -28,6 +28,8 @@ class ApiServer(Kube):
         #: Keys of the objects that were applied, and of those whose deletion was requested, in order.
         self.applied: list[Key] = []
         self.deleted: list[Key] = []
+        #: Keys of the objects that were created or replaced, in order.
+        self.written: list[Key] = []
 
     def change(self, key: Key, **metadata: Any) -> None:
         """Change metadata as another writer does."""
@@ -67,8 +69,27 @@ class ApiServer(Kube):
         return self._write(key, body)
 
     async def create(self, kind: Kind, body: Body) -> dict[str, Any]:
-        self.events.append((body["reason"], body["message"]))
-        return dict(body)
+        if kind.name == "Event":
+            self.events.append((body["reason"], body["message"]))
+            return dict(body)
+        key = key_of(body)
+        if key in self.objects:
+            raise KubeRefused(409, "AlreadyExists", f"{key} already exists")
+        self.written.append(key)
+        self.objects[key] = {**body, "metadata": {**body["metadata"], "uid": str(key), "resourceVersion": "1"}}
+        return self.objects[key]
+
+    async def replace(self, kind: Kind, body: Body, subresource: str = "") -> dict[str, Any]:
+        key = key_of(body)
+        now = self.objects.get(key)
+        if now is None:
+            raise KubeRefused(404, "NotFound", f"{key} not found")
+        if body["metadata"]["resourceVersion"] != now["metadata"]["resourceVersion"]:
+            raise KubeRefused(409, "Conflict", f"{key} has been modified")
+        version = str(int(now["metadata"]["resourceVersion"]) + 1)
+        self.written.append(key)
+        self.objects[key] = {**body, "metadata": {**body["metadata"], "resourceVersion": version}}
+        return self.objects[key]
 
     def context(self) -> Context:
         """Return the context of a reconcile whose cache has all objects."""

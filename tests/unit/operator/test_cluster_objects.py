@@ -106,6 +106,8 @@ def test_a_pod_keeps_to_the_restricted_standard() -> None:
 def test_settings_become_variables_and_a_change_of_them_rolls_the_pods() -> None:
     plain, changed = made(), made(config={"metrics_level": "broker", "tail_cache_bytes": 0})
     assert changed["ConfigMap main"]["data"] == {
+        # There is no authentication, and other pods reach the broker.
+        "HELIOGRAPH_INSECURE": "true",
         "HELIOGRAPH_METRICS_LEVEL": "broker",
         "HELIOGRAPH_TAIL_CACHE_BYTES": "0",
     }

@@ -16,6 +16,7 @@ from heliograph_operator.objects.kinds import FINALIZER, Key, Kind
 
 from .api_server import ApiServer, resource_of
 from .bodies import body
+from .cluster_keys import cluster_keys
 
 CLUSTER = Key("BrokerCluster", "team", "main")
 
@@ -35,7 +36,7 @@ async def test_a_spec_that_changes_while_the_finalizer_is_added_is_the_one_that_
         return Outcome("applied")
 
     monkeypatch.setattr(ClusterReconciler, "_reconcile", apply)
-    await ClusterReconciler(None, None).reconcile(context, resource)  # type: ignore[arg-type]
+    await ClusterReconciler(Site("image"), BrokerSessions(0.0), cluster_keys()).reconcile(context, resource)
     assert applied == [(10 << 30, 2)]
 
 
@@ -56,5 +57,6 @@ async def test_the_services_of_listeners_are_listed_once_in_a_reconcile(paused: 
     made["metadata"]["annotations"] = {"heliograph.dev/paused": paused}
     server = Counting(made)
     context = server.context()
-    await ClusterReconciler(Site("image"), BrokerSessions(0.0)).reconcile(context, resource_of(context, CLUSTER))
+    reconciler = ClusterReconciler(Site("image"), BrokerSessions(0.0), cluster_keys())
+    await reconciler.reconcile(context, resource_of(context, CLUSTER))
     assert server.listed == (1 if paused == "false" or listeners else 0)

@@ -20,6 +20,7 @@ from heliograph_operator.operator_settings import Settings
 
 from .api_server import ApiServer, resource_of
 from .bodies import body
+from .cluster_keys import cluster_keys
 from .installation import Broker, OneBroker
 
 CLUSTER = Key("BrokerCluster", "team", "main")
@@ -55,7 +56,7 @@ class World:
         cache.put(self.server.objects[CLUSTER])
         settings = Settings(namespaces=("team",), broker_image=image)
         context = Context(settings, self.server, cache, ResourceMemories(), WorkQueue(), Events(self.server, "test"))
-        reconciler = ClusterReconciler(Site(image), OneBroker(Broker()))
+        reconciler = ClusterReconciler(Site(image), OneBroker(Broker()), cluster_keys())
         await reconciler.reconcile(context, resource_of(context, CLUSTER))
         status = self.server.objects[CLUSTER]["status"]
         return dict(condition(status, "Ready")), dict(condition(status, "Progressing"))

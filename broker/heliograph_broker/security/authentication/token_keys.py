@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 from heliograph_api.tokens.key_sources import KeyUnusable, parse_source, read_source, source_name
-from heliograph_api.tokens.keys import TokenKey, public_key, secret_keys
+from heliograph_api.tokens.keys import TokenKey, public_keys, secret_keys
 
 from heliograph_broker.clock import Clock
 
@@ -62,7 +62,7 @@ class TrustedKeys:
         """Read the keys, which blocks. Raises :class:`KeyUnusable` with the name of the source."""
         self._clock = clock
         self._sources = [_KeySource(source, secret_keys) for source in secrets]
-        self._sources += [_KeySource(source, lambda content: [public_key(content)]) for source in publics]
+        self._sources += [_KeySource(source, public_keys) for source in publics]
         for each in self._sources:
             each.read()
         self.version = 0

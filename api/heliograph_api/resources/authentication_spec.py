@@ -1,0 +1,91 @@
+"""Authentication of the clients of a BrokerCluster by tokens that the operator signs."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+
+from heliograph_api.values.durations import format_duration
+from heliograph_api.values.quoting import quoted
+
+from .cel import DURATION, InSchema, Rule
+from .fields import Duration, Model, Unique
+
+MAX_ROLE: Final = 253
+#: Begins the roles of the operator and of others that are part of Heliograph.
+RESERVED: Final = "heliograph:"
+OPERATOR_ROLE: Final = "heliograph:operator"
+"""The role of the operator, a superuser of each BrokerCluster with authentication."""
+
+_MINUTE_MS: Final = 60_000
+_DAY_MS: Final = 24 * 60 * _MINUTE_MS
+_MAX_VALIDITY_MS: Final = 366 * _DAY_MS
+_ROLE: Final = "[0-9A-Za-z]([0-9A-Za-z._:/@-]*[0-9A-Za-z])?"
+_NO_ROLE: Final = "not a role; valid: letters, digits and the characters . _ : / @ -, a letter or digit at both ends"
+_IS_RESERVED: Final = f"roles that begin with {RESERVED} are Heliograph's own; valid: another name"
+_NO_PERIOD: Final = "not a period of keys; valid: 1d or more, or -1 or infinite for no rotation"
+_NO_VALIDITY: Final = "not the validity of a token; valid: from 10m to 366d"
+
+
+def _role(text: str) -> str:
+    if re.fullmatch(_ROLE, text, re.ASCII) is None:
+        raise ValueError(f"{quoted(text)} is {_NO_ROLE}")
+    if text.startswith(RESERVED):
+        raise ValueError(f"{quoted(text)}: {_IS_RESERVED}")
+    return text
+
+
+def _period(duration_ms: int) -> int:
+    if 0 <= duration_ms < _DAY_MS:
+        raise ValueError(f"{format_duration(duration_ms)} is {_NO_PERIOD}")
+    return duration_ms
+
+
+def _validity(duration_ms: int) -> int:
+    if not 10 * _MINUTE_MS <= duration_ms <= _MAX_VALIDITY_MS:
+        raise ValueError(f"{format_duration(duration_ms)} is {_NO_VALIDITY}")
+    return duration_ms
+
+
+Role = Annotated[
+    str,
+    AfterValidator(_role),
+    InSchema({"maxLength": MAX_ROLE}),
+    Field(max_length=MAX_ROLE),
+    Rule(f"self.matches('^{_ROLE}$')", _NO_ROLE),
+    Rule(f"!self.startsWith('{RESERVED}')", _IS_RESERVED),
+]
+"""The name that a client has proven."""
+Validity = Annotated[
+    Duration,
+    AfterValidator(_validity),
+    Rule(DURATION.where("self", f"v >= {10 * _MINUTE_MS} && v <= {_MAX_VALIDITY_MS}"), _NO_VALIDITY),
+]
+"""Milliseconds for which a token is valid."""
+
+
+class KeyRotationSpec(Model):
+    """Replacement of the key that signs tokens."""
+
+    every: Annotated[
+        Duration,
+        AfterValidator(_period),
+        Rule(DURATION.where("self", f"v < 0 || v >= {_DAY_MS}"), _NO_PERIOD),
+    ] = 90 * _DAY_MS
+    """Time for which a key signs; -1: indefinitely. Tokens of the key before stay valid until they expire."""
+
+
+class ClusterAuthenticationSpec(Model):
+    """Authentication of clients by tokens that the operator signs."""
+
+    enabled: bool = False
+    """Whether clients need credentials. The operator makes a pair of keys, whose public half the brokers get, and signs
+    tokens with the other. A client without grants may do nothing. A change restarts the pods."""
+    superusers: Annotated[Unique[Role], Field(max_length=50)] = Field(default_factory=list)
+    """Roles that may do everything, beside the operator's own."""
+    max_token_validity: Validity = 90 * _DAY_MS
+    """Longest validity of a token. A key that was replaced is trusted for this time after its last signature."""
+    key_rotation: KeyRotationSpec = KeyRotationSpec()
+    """Replacement of the key that signs tokens."""

@@ -1,0 +1,86 @@
+"""Reads and writes Secrets one by one. A write is of the version that was read, so it never undoes another's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from heliograph_operator.decide.token_secrets import SECRET, encoded
+from heliograph_operator.kube.client import KubeRefused
+from heliograph_operator.objects.kinds import Body
+
+from .controller import Context
+from .object_apply import ObjectRefused, check_owner, refusal_reason
+from .resource import Resource
+
+#: What helps an operator that may not use Secrets.
+_VALID: Final = "valid: the operator's chart with authentication.enabled"
+
+
+async def find_secret(context: Context, resource: Resource, name: str) -> Body | None:
+    """Return a Secret of the resource. Raises :class:`ObjectRefused` for one of another owner, or if forbidden."""
+    try:
+        found = await context.kube.find(SECRET, resource.key.namespace, name)
+    except KubeRefused as error:
+        raise _refused(name, error) from error
+    if found is not None:
+        check_owner(resource, SECRET, found)
+    return found
+
+
+async def write_secret(
+    context: Context,
+    resource: Resource,
+    metadata: Mapping[str, Any],
+    entries: Mapping[str, str],
+    found: Body | None,
+    kind: str = "Opaque",
+) -> bool:
+    """Create a Secret, or replace ``found``, unless it is as stated; return whether it was written.
+
+    Raises :class:`ObjectRefused`, or :class:`.client.KubeRefused` 409 if somebody else wrote it meanwhile.
+    """
+    name, data = str(metadata["name"]), encoded(entries)
+    wanted: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": SECRET.name,
+        "type": kind,
+        "metadata": dict(metadata),
+        "data": data,
+    }
+    try:
+        if found is None:
+            await context.kube.create(SECRET, wanted)
+            return True
+        before = found["metadata"]
+        labels = {**(before.get("labels") or {}), **metadata.get("labels", {})}
+        owners = metadata.get("ownerReferences")
+        if (found.get("data") or {}) == data and before.get("labels") == labels and _owns(before, owners):
+            return False
+        wanted["metadata"] = {**before, "labels": labels, "ownerReferences": owners}
+        # It cannot be changed.
+        wanted["type"] = found.get("type", kind)
+        await context.kube.replace(SECRET, wanted)
+        return True
+    except KubeRefused as error:
+        if error.status == 409:
+            raise
+        raise _refused(name, error) from error
+
+
+async def orphan_secret(context: Context, resource: Resource, name: str) -> None:
+    """Leave a Secret of the resource without an owner, so that it is not deleted with it."""
+    found = await find_secret(context, resource, name)
+    if found is not None and found["metadata"].get("ownerReferences"):
+        metadata = {key: value for key, value in found["metadata"].items() if key != "ownerReferences"}
+        await context.kube.replace(SECRET, {**found, "metadata": metadata})
+
+
+def _owns(metadata: Mapping[str, Any], owners: Any) -> bool:
+    found = metadata.get("ownerReferences") or []
+    return {each.get("uid") for each in found} >= {each.get("uid") for each in owners or []}
+
+
+def _refused(name: str, error: KubeRefused) -> ObjectRefused:
+    help_text = f"; {_VALID}" if error.status == 403 else ""
+    return ObjectRefused(refusal_reason(error), f"Secret {name}: {error}{help_text}")

@@ -1,0 +1,77 @@
+"""The Secrets with the keys of a BrokerCluster with authentication, and the settings of its brokers that name them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, Final
+
+from heliograph_api.resources.authentication_spec import OPERATOR_ROLE
+from heliograph_api.resources.model import BrokerCluster
+
+from heliograph_operator.objects.kinds import Body, Kind
+
+from .token_keys import PUBLIC
+
+SECRET: Final = Kind("Secret", "secrets", "v1")
+#: The directory of a broker's container with the public halves, which the kubelet keeps current.
+KEYS_PATH: Final = "/etc/heliograph/token-keys"
+#: The volume with them.
+KEYS_VOLUME: Final = "token-keys"
+
+
+def private_name(cluster: str) -> str:
+    """Return the name of the Secret with the private halves, which only the operator reads."""
+    return f"{cluster}-token-signing-key"
+
+
+def public_name(cluster: str) -> str:
+    """Return the name of the Secret with the public halves, which is mounted into the brokers."""
+    return f"{cluster}-token-keys"
+
+
+def keys_volume(cluster: str) -> dict[str, Any]:
+    """Return the volume of a broker's pod with the public halves."""
+    items = [{"key": PUBLIC, "path": PUBLIC}]
+    return {"name": KEYS_VOLUME, "secret": {"secretName": public_name(cluster), "items": items}}
+
+
+def keys_mount() -> dict[str, Any]:
+    """Return the mount of the volume."""
+    return {"name": KEYS_VOLUME, "mountPath": KEYS_PATH, "readOnly": True}
+
+
+def authentication_settings(cluster: BrokerCluster) -> dict[str, Any]:
+    """Return the broker's settings that follow from ``spec.authentication``, together with those of ``spec.config``.
+
+    A broker in a pod can be reached by other pods. Without authentication it needs a setting that says so.
+    """
+    config, stated = cluster.spec.config, cluster.spec.authentication
+    if not stated.enabled:
+        return {} if config.get("auth") or "insecure" in config else {"insecure": True}
+    return {
+        "auth": _joined("token", *str(config.get("auth", "")).split(",")),
+        "token_public_key": _joined(f"{KEYS_PATH}/{PUBLIC}", str(config.get("token_public_key", ""))),
+        "superusers": _joined(OPERATOR_ROLE, *stated.superusers, *str(config.get("superusers", "")).split(",")),
+    }
+
+
+def _joined(*texts: str) -> str:
+    return ",".join(dict.fromkeys(text.strip() for text in texts if text.strip()))
+
+
+def decoded(secret: Body | None) -> dict[str, str]:
+    """Return the entries of a Secret that are texts."""
+    found = {}
+    for name, text in ((secret or {}).get("data") or {}).items():
+        try:
+            found[name] = base64.b64decode(str(text)).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            continue
+    return found
+
+
+def encoded(entries: Mapping[str, str]) -> dict[str, str]:
+    """Return texts as a Secret has them."""
+    return {name: base64.b64encode(text.encode()).decode() for name, text in entries.items()}

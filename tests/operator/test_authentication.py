@@ -1,0 +1,84 @@
+"""A BrokerCluster with authentication on a real Kubernetes: its keys, who is let in, and their rotation."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.cluster_fixtures import Images
+
+from .in_network import SPEC, Brokers, OperatorInNetwork
+from .resources import Resources
+
+PRIVATE, PUBLISHED = "main-token-signing-key", "main-token-keys"
+
+
+@pytest.fixture
+def brokers(
+    cluster: Cluster, images: Images, definitions: None, kube_namespace: str, tmp_path: Path
+) -> Iterator[Brokers]:
+    image = ("--broker-image", images["broker"], "--operator-namespace", kube_namespace, "--lease", "operator")
+    process = OperatorInNetwork(tmp_path / "operator.log", cluster, kube_namespace, *image)
+    resources = Resources(cluster, kube_namespace)
+    process.launch()
+    try:
+        resources.apply("BrokerCluster", "main", {**SPEC, "authentication": {"enabled": True}})
+        found = Brokers(resources)
+        found.wait_observed()
+        yield found
+    finally:
+        process.close()
+        resources.remove_finalizers()
+    log = process.log_tail(100_000)
+    assert "Traceback" not in log, process.log_tail(120)
+    assert "PRIVATE KEY" not in log
+
+
+def published(brokers: Brokers) -> list[str]:
+    """Return the ids of the keys that the brokers get."""
+    data = json.loads(brokers.kubectl("get", "secret", PUBLISHED, "-o", "json"))["data"]
+    assert b"PRIVATE" not in b"".join(base64.b64decode(each) for each in data.values())
+    return [each["id"] for each in json.loads(base64.b64decode(data["keys.json"]))]
+
+
+def answer(brokers: Brokers, path: str) -> str:
+    """Return the status of an answer of the broker to a client without credentials, from within its pod."""
+    code = (
+        "import urllib.request, urllib.error\n"
+        f"try: print(urllib.request.urlopen('http://127.0.0.1:8080{path}').status)\n"
+        "except urllib.error.HTTPError as error: print(error.code)"
+    )
+    return brokers.kubectl("exec", "main-0", "-c", "broker", "--", "python", "-c", code).strip()
+
+
+def test_a_closed_cluster_serves_the_operator_and_nobody_without_credentials(brokers: Brokers) -> None:
+    brokers.resources.family()
+    assert answer(brokers, "/health/ready") == "200"
+    assert answer(brokers, "/admin/v2/tenants") == "401"
+    assert len(published(brokers)) == 1
+    pod = brokers.kubectl("get", "pod", "main-0", "-o", "json")
+    assert PUBLISHED in pod
+    assert PRIVATE not in pod
+
+
+def test_a_signing_key_that_was_deleted_is_replaced_without_a_restart(brokers: Brokers) -> None:
+    [before], pod = published(brokers), brokers.pod_uid()
+    brokers.kubectl("delete", "secret", PRIVATE)
+    # The operator reads the Secrets once a minute.
+    brokers.wait("a new key is published", lambda: len(published(brokers)) == 2, within_s=150)
+    assert before in published(brokers)
+    # It manages the brokers by the new key when they have it.
+    brokers.resources.family()
+    assert brokers.pod_uid() == pod
+
+
+def test_the_secrets_go_with_the_brokercluster(brokers: Brokers) -> None:
+    brokers.resources.delete("BrokerCluster", "main")
+    brokers.resources.wait_gone("BrokerCluster", "main")
+    names = ("get", "secret", PRIVATE, PUBLISHED, "--ignore-not-found", "-o", "name")
+    brokers.wait("its Secrets are gone", lambda: not brokers.kubectl(*names))
