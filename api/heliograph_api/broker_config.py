@@ -265,15 +265,19 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         if not self.oidc_role_claim.strip():
             raise ValueError("oidc_role_claim: is empty; valid: the name of a claim, such as sub")
 
-    def check_together(self) -> None:
-        """Raise :class:`ValueError` naming a setting that others need, or that needs others."""
+    def check_together(self, *, given_by_others: bool = False) -> None:
+        """Raise :class:`ValueError` naming a setting that others need, or that needs others.
+
+        ``given_by_others``: the method ``token`` may be switched on elsewhere, as for a BrokerCluster whose keys the
+        operator makes.
+        """
         methods = self.auth_methods()
         keys = [name for name in ("token_secret_key", "token_public_key") if comma_separated(getattr(self, name))]
         if "token" in methods and not keys:
             raise ValueError(
                 "auth: token needs a key that tokens are verified with; set token_secret_key or token_public_key"
             )
-        needing = [*keys, *(["token_audience"] if self.token_audience else [])]
+        needing = [*keys, *(["token_audience"] if self.token_audience and not given_by_others else [])]
         if needing and "token" not in methods:
             raise ValueError(f"{needing[0]}: needs the method token, which auth does not name; valid: auth=token")
         issuing = "oidc_issuer" if self.oidc_issuer else "oidc_kubernetes" if self.oidc_kubernetes else ""

@@ -54,7 +54,7 @@ def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
     if found := [(name, problem) for name, value in given.items() for problem in _problems(name, value)]:
         raise Contradiction(found)
     try:
-        BrokerConfig(**given).check_together()
+        BrokerConfig(**given).check_together(given_by_others=True)
     except ValueError as error:
         name, _, problem = str(error).partition(": ")
         raise Contradiction([(name, problem)]) from None

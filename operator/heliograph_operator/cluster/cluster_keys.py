@@ -1,4 +1,4 @@
-"""Stores and rotates the keys of BrokerClusters with authentication, and hands the current one to the parts of the operator that sign."""
+"""Stores and rotates the keys of BrokerClusters with authentication; gives the current one to those that sign."""
 
 from __future__ import annotations
 

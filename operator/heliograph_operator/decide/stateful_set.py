@@ -273,7 +273,7 @@ def _container(cluster: BrokerCluster, body: Body, site: Site, advertised: Adver
     container: dict[str, Any] = {
         "name": BROKER,
         "image": spec.image or site.broker_image,
-        "args": ["standalone", "--bind", "*", "--data-dir", DATA_PATH, *_insecure(cluster)],
+        "args": ["standalone", "--bind", "*", "--data-dir", DATA_PATH],
         "envFrom": [{"configMapRef": {"name": name}}],
         "env": [
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -301,11 +301,6 @@ def _container(cluster: BrokerCluster, body: Body, site: Site, advertised: Adver
     if spec.image_pull_policy is not None:
         container["imagePullPolicy"] = spec.image_pull_policy
     return container
-
-
-def _insecure(cluster: BrokerCluster) -> list[str]:
-    """Return what allows a broker to listen on its pod's address without authentication."""
-    return [] if cluster.spec.config.get("auth") else ["--insecure"]
 
 
 def _init_container(cluster: BrokerCluster, site: Site, before_start: BeforeStart) -> Manifest:

@@ -62,9 +62,10 @@ def _size(text: str) -> None:
 
 
 def _listeners(text: str) -> None:
-    for url in parse_advertised_listeners.__wrapped__(text).values():
-        if not url.startswith("pulsar://"):
-            raise Finding(f"{text!r}: {url}")
+    for name, urls in parse_advertised_listeners.__wrapped__(text).items():
+        schemes = [url.partition("://")[0] for url in urls if url]
+        if not name or schemes not in (["pulsar"], ["pulsar+ssl"], ["pulsar", "pulsar+ssl"]):
+            raise Finding(f"{text!r}: {name} {urls}")
 
 
 def _addresses(text: str) -> None:

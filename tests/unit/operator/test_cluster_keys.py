@@ -100,11 +100,11 @@ async def test_brokers_get_the_public_half_and_nothing_of_the_private_one() -> N
 
 async def test_settings_of_other_methods_stay() -> None:
     made = closed()
-    made["spec"]["config"] = {"auth": "tls", "token_audience": "main"}
+    made["spec"]["config"] = {"auth": "basic", "basic_file": "/users", "token_audience": "main"}
     server = ApiServer(made)
     await reconcile(server, cluster_keys())
     settings = server.objects[Key("ConfigMap", "team", "main")]["data"]
-    assert settings["HELIOGRAPH_AUTH"] == "token,tls"
+    assert settings["HELIOGRAPH_AUTH"] == "token,basic"
     assert settings["HELIOGRAPH_TOKEN_AUDIENCE"] == "main"
 
 
