@@ -32,12 +32,13 @@ def network_policy(
     """Return the policy: what is not named in it is refused, in both directions.
 
     Listeners that brokers of ``stateful_set`` have keep their ports. While one ``restores`` a backup, it may connect to
-    its store: to everything by TCP, for policies know neither names nor the ports of Services.
+    its store, and brokers that accept tokens of issuers may connect to these: to everything by TCP, for policies know
+    neither names nor the ports of Services.
     """
     name = body["metadata"]["name"]
     dns = [{"port": port, "protocol": protocol} for port in _DNS_PORTS for protocol in ("UDP", "TCP")]
     egress: list[Manifest] = [{"ports": dns}]
-    if restores:
+    if restores or cluster.spec.config.get("oidc_issuer") or cluster.spec.config.get("oidc_kubernetes"):
         egress.append({"ports": [{"port": 1, "endPort": 65535, "protocol": "TCP"}]})
     return {
         "apiVersion": "networking.k8s.io/v1",

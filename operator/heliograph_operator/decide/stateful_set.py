@@ -230,7 +230,8 @@ def _pod(
     given = advertised or Advertised((), ())
     pod: dict[str, Any] = {
         "serviceAccountName": f"{name}-brokers",
-        "automountServiceAccountToken": False,
+        # Only by its own token can a broker read the keys that sign those of others.
+        "automountServiceAccountToken": bool(spec.config.get("oidc_kubernetes")),
         # The variables of a Service named heliograph would be read as settings.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": spec.termination_grace_period_seconds,

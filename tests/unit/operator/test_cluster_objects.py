@@ -257,6 +257,23 @@ def test_brokers_connect_to_dns_only_where_its_pods_listen_too() -> None:
     }
 
 
+@pytest.mark.parametrize("issuing", [{"oidc_issuer": "https://id.example"}, {"oidc_kubernetes": True}])
+def test_brokers_connect_to_issuers_of_tokens_that_they_accept(issuing: dict[str, Any]) -> None:
+    config = {"auth": "oidc", "oidc_audience": "heliograph", **issuing}
+    _, rule = made(config=config)["NetworkPolicy main"]["spec"]["egress"]
+    assert rule == {"ports": [{"port": 1, "endPort": 65535, "protocol": "TCP"}]}
+
+
+def test_brokers_have_a_token_of_their_own_if_they_accept_those_of_service_accounts() -> None:
+    assert pod()["spec"]["automountServiceAccountToken"] is False
+    config = {"auth": "oidc", "oidc_audience": "heliograph", "oidc_kubernetes": True}
+    cluster = made(config=config)
+    assert cluster["StatefulSet main"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is True
+    # Other pods with this account have none.
+    assert cluster["ServiceAccount main-brokers"]["automountServiceAccountToken"] is False
+    assert cluster["ConfigMap main"]["data"]["HELIOGRAPH_OIDC_KUBERNETES"] == "true"
+
+
 def test_without_a_policy_there_is_none_and_one_that_was_there_goes() -> None:
     body = {"apiVersion": "heliograph.dev/v1alpha1", "kind": "BrokerCluster", "metadata": METADATA}
     off = {**body, "spec": {"networkPolicy": {"enabled": False}}}
