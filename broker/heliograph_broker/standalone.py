@@ -117,6 +117,7 @@ class Standalone:
             self._security = Security.from_config(self.config, self.broker.directory, self._clock)
             if self._security is not None:
                 self.broker.metrics.authentications = self._security.authenticator.attempts
+                self.broker.metrics.key_fetches = self._security.authenticator.key_fetches
                 self._security.authenticator.start()
             self._listener = Listener(self.broker, self._loop, self._security, self._encryption)
             await self._listener.start()

@@ -173,7 +173,12 @@ async def _compact(api: HttpApi) -> None:
 
 
 #: Families of a broker that asks its clients who they are.
-_WITH_AUTHENTICATION = ("heliograph_authentications_total", "heliograph_authorization_decisions_total")
+_WITH_AUTHENTICATION = (
+    "heliograph_authentications_total",
+    "heliograph_authorization_decisions_total",
+    "heliograph_issuer_key_fetches_total",
+    "heliograph_issuer_keys_age_seconds",
+)
 
 
 async def test_the_documents_list_what_there_is_and_nothing_else(api: HttpApi) -> None:

@@ -91,6 +91,14 @@ def test_http_asks_for_them_as_well(closed: BrokerProcess, issuer: OidcIssuer) -
     assert (refused.status, refused.body) == (401, {"reason": "the user or the password is wrong"})
 
 
+def test_metrics_count_the_fetches_of_keys(closed: BrokerProcess, issuer: OidcIssuer) -> None:
+    text = ask(f"{closed.http_url}/metrics", issuer.token(ADMIN).decode()).body
+    fetches = f'heliograph_issuer_key_fetches_total{{issuer="{issuer.name}",outcome="%s"}} %d\n'
+    assert fetches % ("success", 1) in text
+    assert fetches % ("failure", 0) in text
+    assert f'heliograph_issuer_keys_age_seconds{{issuer="{issuer.name}"}} ' in text
+
+
 def test_a_token_is_renewed_on_the_open_connection(closed: BrokerProcess, issuer: OidcIssuer) -> None:
     given: list[float] = []
 

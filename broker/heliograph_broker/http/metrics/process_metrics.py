@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -209,11 +210,27 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
     if authentications:
         text = "Clients and requests that showed who they are, or failed to."
         blocks.append(Block("heliograph_authentications_total", "counter", authentications, text))
+    blocks += _issuer_blocks(broker.metrics.key_fetches())
     anonymous = anonymous_bytes()
     if anonymous is not None:
         name = "heliograph_process_anonymous_memory_bytes"
         blocks.append(_gauge(name, "Resident memory without mapped files.", anonymous))
     return blocks
+
+
+def _issuer_blocks(issuers: Sequence[tuple[str, int, int, float | None]]) -> list[Block]:
+    """Return the families of issuers of tokens, which a broker without any does not have."""
+    fetches: list[Sample] = [
+        ("", labels(issuer=issuer, outcome=outcome), number)
+        for issuer, succeeded, failed, _ in issuers
+        for outcome, number in (("success", succeeded), ("failure", failed))
+    ]
+    ages: list[Sample] = [("", labels(issuer=issuer), age_s) for issuer, *_, age_s in issuers if age_s is not None]
+    blocks = [
+        Block("heliograph_issuer_key_fetches_total", "counter", fetches, "Fetches of the keys of an issuer of tokens."),
+        Block("heliograph_issuer_keys_age_seconds", "gauge", ages, "Time since the keys in use were fetched."),
+    ]
+    return [block for block in blocks if block.samples]
 
 
 def process_metrics(broker: Broker, lag: LoopLag, disk: DiskUsage, openmetrics: bool) -> str:

@@ -193,6 +193,8 @@ class BrokerMetrics:
         #: Clients that have shown who they are, or failed to, by method and success.
         self.authentications: Mapping[tuple[str, bool], int] = {}
         self.tls = TlsMetrics()
+        #: Issuers of tokens: name, fetches of their keys that succeeded and that failed, age (s) of the keys, if any.
+        self.key_fetches: Callable[[], Sequence[tuple[str, int, int, float | None]]] = list
         #: Connections that are not read from because too much waits for the store.
         self.throttled_connections: Callable[[], int] = int
         #: Bytes sent to consumers that their connections have not taken yet.

@@ -10,7 +10,7 @@ import msgspec
 
 from heliograph_broker.security.identity import Identity
 
-from .provider import Credentials, Provider, Unauthenticated
+from .provider import Credentials, KeyFetches, Provider, Unauthenticated
 
 #: The methods that Heliograph has; a broker may have fewer of them switched on.
 METHODS: Final = ("token", "tls", "basic")
@@ -71,6 +71,10 @@ class Authenticator:
         """End what providers do beside the authentications."""
         for provider in self._providers.values():
             await provider.close()
+
+    def key_fetches(self) -> list[KeyFetches]:
+        """Return the state of each issuer whose keys are fetched."""
+        return [fetches for provider in self._providers.values() for fetches in provider.key_fetches()]
 
     async def refresh(self) -> None:
         """Let every provider read again what may have changed."""

@@ -91,7 +91,6 @@ class IssuerKeys:
             await asyncio.wait((self._fetching,))
 
     async def _fetch(self) -> None:
-        self.fetches += 1
         try:
             keys = await self._source.fetch()
         except FetchFailed as error:
@@ -107,6 +106,7 @@ class IssuerKeys:
             self._fetching = None
 
     def _failed(self, reason: str) -> None:
+        self.fetches += 1
         # The pause that starts now; it grows from one failure to the next.
         self._pause_s = min(MAX_PAUSE_S, self._pause_s * 2) if self.last_failure else PAUSE_S
         self.failures += 1
@@ -126,6 +126,7 @@ class IssuerKeys:
         if keys.left_out and (self._keys is None or self._keys.left_out != keys.left_out):
             log.warning("some keys of an issuer are not used", issuer=self.issuer, reasons=list(keys.left_out))
         self.removals += self._keys is not None and keys.lacks_one_of(self._keys)
+        self.fetches += 1
         self._keys = keys
         self._fetched_at = self._clock.monotonic()
         self._pause_s = PAUSE_S

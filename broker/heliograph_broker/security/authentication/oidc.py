@@ -20,7 +20,7 @@ from heliograph_broker.security.identity import Identity
 from .claims import time_ms
 from .issuer_keys import IssuerKeys
 from .kubernetes import SERVICE_ACCOUNT, ClusterKeys
-from .provider import Credentials, Provider, ProviderUnusable, Unauthenticated
+from .provider import Credentials, KeyFetches, Provider, ProviderUnusable, Unauthenticated
 from .published_keys import DiscoveredKeys
 from .roles import stated_role
 
@@ -80,6 +80,12 @@ class OidcProvider(Provider):
         """Fetch the keys of all issuers in the background, so that the first clients need not wait for them."""
         for issuer in self.trusted.values():
             issuer.keys.refresh()
+
+    def key_fetches(self) -> list[KeyFetches]:
+        return [
+            KeyFetches(name, issuer.keys.fetches - issuer.keys.failures, issuer.keys.failures, issuer.keys.age_s)
+            for name, issuer in self.trusted.items()
+        ]
 
     @property
     def withdrawals(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from heliograph_broker.security.identity import Identity
@@ -30,6 +32,15 @@ class Credentials(msgspec.Struct, frozen=True):
     certificate: bytes = b""
 
 
+class KeyFetches(NamedTuple):
+    """Fetches of an issuer's keys since the start, and the age (s) of those in use; None: there are none."""
+
+    issuer: str
+    succeeded: int
+    failed: int
+    age_s: float | None
+
+
 class Provider:
     """One way to authenticate, by the name that Pulsar's clients have for it (``auth_method_name``)."""
 
@@ -40,6 +51,10 @@ class Provider:
 
     async def close(self) -> None:
         """End what goes on beside the authentications."""
+
+    def key_fetches(self) -> list[KeyFetches]:
+        """Return the state of each issuer whose keys are fetched."""
+        return []
 
     @property
     def withdrawals(self) -> int:

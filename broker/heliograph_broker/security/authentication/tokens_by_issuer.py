@@ -6,7 +6,7 @@ from heliograph_broker.security.identity import Identity
 
 from .claims import claimed_issuer
 from .oidc import NOT_TRUSTED, OidcProvider
-from .provider import Credentials, Provider, Unauthenticated
+from .provider import Credentials, KeyFetches, Provider, Unauthenticated
 
 
 class TokensByIssuer(Provider):
@@ -29,6 +29,9 @@ class TokensByIssuer(Provider):
     async def close(self) -> None:
         for each in self._both:
             await each.close()
+
+    def key_fetches(self) -> list[KeyFetches]:
+        return [fetches for each in self._both for fetches in each.key_fetches()]
 
     @property
     def withdrawals(self) -> int:
