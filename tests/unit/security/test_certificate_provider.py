@@ -11,9 +11,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
+from heliograph_api.resources.authentication_spec import RESERVED
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.security.authentication.certificate import CertificateProvider
 from heliograph_broker.security.authentication.provider import Credentials, Unauthenticated
+from heliograph_broker.security.authentication.roles import OWN_ROLES
 from heliograph_broker.security.identity import Identity
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,12 +84,17 @@ async def test_other_parts_of_the_subject_do_not_matter(clock: VirtualClock) -> 
         ((common_name("a\0b"),), "has no valid role; valid: up to 256 printable characters"),
         ((common_name("a" * 257),), "has no valid role; valid: up to 256 printable characters"),
         ((common_name("a "),), "no blanks around them"),
+        ((common_name("heliograph:operator"),), "is a role of Heliograph's own parts; valid: one that does not begin"),
     ],
 )
 async def test_subjects_without_one_role_are_refused(
     clock: VirtualClock, names: tuple[x509.NameAttribute[str], ...], words: str
 ) -> None:
     assert words in await refusal(clock, certificate(*names))
+
+
+def test_the_roles_that_are_refused_are_the_reserved_ones() -> None:
+    assert OWN_ROLES == RESERVED
 
 
 async def test_a_connection_without_a_certificate_is_refused(clock: VirtualClock) -> None:

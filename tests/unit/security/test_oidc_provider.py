@@ -94,6 +94,7 @@ async def test_the_role_is_in_the_claim_that_the_settings_name(issuer: OidcIssue
     for value in (None, [], "", " ", 5, {"a": 1}, [5], [["billing"]]):
         assert str(await refusal(oidc, issuer.token(roles=value))) == "the token's claim roles has no role"
     assert "has no valid role" in str(await refusal(oidc, issuer.token(roles="a\nb")))
+    assert "is a role of Heliograph's own parts" in str(await refusal(oidc, issuer.token(roles="heliograph:operator")))
 
 
 async def test_tokens_are_for_one_of_the_audiences(oidc: OidcProvider, issuer: OidcIssuer) -> None:
