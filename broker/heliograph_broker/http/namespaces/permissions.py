@@ -25,18 +25,17 @@ from heliograph_broker.http.base.context import (
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Refusal, operation
 from heliograph_broker.http.base.warning_header import warn
-from heliograph_broker.http.policies.kept_routes import set_for_namespace
-from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH
+from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH, namespace_policies
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.base.errors import SubscriptionNotFound, TopicNotFound
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.security.authorization.grants import (
     ACTIONS,
-    AUTH_POLICIES,
     WILDCARD,
     Actions,
     AuthPolicies,
     auth_policies,
+    keep_grants,
     shown,
 )
 from heliograph_broker.security.authorization.needs import Need, on_topic
@@ -59,7 +58,9 @@ def _of(broker: Broker, namespace: str) -> AuthPolicies:
 
 
 def _store(broker: Broker, namespace: str, permissions: AuthPolicies) -> None:
-    set_for_namespace(broker, namespace, AUTH_POLICIES, None if permissions == AuthPolicies() else permissions)
+    policies = namespace_policies(broker, namespace)
+    keep_grants(policies, permissions)
+    broker.namespaces.set_policies(namespace, policies)
 
 
 async def _put(request: web.Request, namespace: str, permissions: AuthPolicies) -> web.Response:
@@ -101,7 +102,7 @@ async def get_permissions(request: web.Request) -> web.Response:
 )
 async def grant(request: web.Request) -> web.Response:
     namespace = namespace_of(request)
-    _of(request.app[BROKER], namespace)
+    request.app[BROKER].directory.namespace(namespace)
     actions = checked_actions(await body_as(request, list[str]))
     permissions = _of(request.app[BROKER], namespace)
     permissions.namespace_auth[request.match_info["role"]] = actions
@@ -137,7 +138,7 @@ async def get_subscription_permissions(request: web.Request) -> web.Response:
 )
 async def grant_subscription(request: web.Request) -> web.Response:
     namespace = namespace_of(request)
-    _of(request.app[BROKER], namespace)
+    request.app[BROKER].directory.namespace(namespace)
     roles = await body_as(request, list[str])
     if roles is None:
         raise ApiError(400, 'the request needs a JSON body, for example ["billing"]')
@@ -279,13 +280,14 @@ def _change(
 
 
 def _grant(permissions: AuthPolicies, topic: str, role: str, actions: list[str]) -> None:
-    permissions.destination_auth.setdefault(topic, {})[role] = actions
+    permissions.destination_auth[topic] = {**permissions.destination_auth.get(topic, {}), role: actions}
 
 
 def _revoke(permissions: AuthPolicies, topic: str, role: str) -> None:
-    roles = permissions.destination_auth.get(topic, {})
-    roles.pop(role, None)
-    if not roles:
+    left = {other: actions for other, actions in permissions.destination_auth.get(topic, {}).items() if other != role}
+    if left:
+        permissions.destination_auth[topic] = left
+    else:
         permissions.destination_auth.pop(topic, None)
 
 
