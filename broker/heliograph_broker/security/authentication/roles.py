@@ -6,7 +6,7 @@ from typing import Final
 
 from .provider import Unauthenticated
 
-#: Beginning of the roles of Heliograph's own parts: ``authentication_spec.RESERVED``, whose module takes long to import.
+#: Beginning of the roles of Heliograph's own parts: ``authentication_spec.RESERVED``, whose module imports slowly.
 #: They have tokens by the cluster's keys, and nobody who is known in another way may have their rights.
 OWN_ROLES: Final = "heliograph:"
 #: A role is written into logs, metrics and grants.
