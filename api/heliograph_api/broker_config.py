@@ -277,8 +277,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
             raise ValueError(
                 "auth: token needs a key that tokens are verified with; set token_secret_key or token_public_key"
             )
-        needing = [*keys, *(["token_audience"] if self.token_audience and not given_by_others else [])]
-        if needing and "token" not in methods:
+        needing = [*keys, *(["token_audience"] if self.token_audience else [])]
+        if needing and "token" not in methods and not given_by_others:
             raise ValueError(f"{needing[0]}: needs the method token, which auth does not name; valid: auth=token")
         issuing = "oidc_issuer" if self.oidc_issuer else "oidc_kubernetes" if self.oidc_kubernetes else ""
         if "oidc" in methods and not issuing:
