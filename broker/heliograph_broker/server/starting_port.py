@@ -10,6 +10,7 @@ import contextlib
 import json
 import selectors
 import socket
+import ssl
 import threading
 import time
 from typing import Final, Self
@@ -32,9 +33,10 @@ _LOG_INTERVAL_S: Final = 10.0
 class StartingPort:
     """Use it with ``with``. A port that cannot be opened has no effect here: the start itself reports it."""
 
-    def __init__(self, host: str, port: int) -> None:
-        """Port 0 opens none, because nobody knows it yet."""
+    def __init__(self, host: str, port: int, context: ssl.SSLContext | None = None) -> None:
+        """Port 0 opens none, because nobody knows it yet. With ``context`` it is one with TLS."""
         self._host = host
+        self._context = context
         self._port = port
         self._selector = selectors.DefaultSelector()
         self._listening: list[socket.socket] = []
@@ -110,6 +112,9 @@ class StartingPort:
         if len(self._clients) >= MAX_CLIENTS:
             self._forget(next(iter(self._clients)))
         client.setblocking(False)
+        if self._context is not None:
+            # The handshake is part of the first reads.
+            client = self._context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
         self._selector.register(client, selectors.EVENT_READ)
         self._clients[client] = (b"", time.monotonic() + _REQUEST_S)
 
@@ -117,6 +122,8 @@ class StartingPort:
         received, until = self._clients[client]
         try:
             more = client.recv(_MAX_REQUEST)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
         except OSError:
             more = b""
         received += more

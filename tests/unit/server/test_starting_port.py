@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
+from pathlib import Path
 
 from heliograph_broker.server.starting_port import MAX_CLIENTS, StartingPort
+
+from tests.support.certificates import Authority
 
 _WITHIN_S = 60.0
 _REQUEST = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -54,6 +58,24 @@ def test_a_client_that_made_room_for_another_may_have_sent_something() -> None:
         oldest.sendall(b"G")
         starting.may_go_on.set()
         assert _first_line(port) == b"HTTP/1.1 200 OK"
+
+
+def test_with_tls_it_answers_clients_that_speak_it_and_outlives_others(tmp_path: Path) -> None:
+    authority = Authority()
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(*authority.issue().write(tmp_path))
+    trusting = ssl.create_default_context(cadata=authority.pem.decode())
+    port = _free_port()
+    with StartingPort("127.0.0.1", port, served), _connect(port) as plain, _connect(port):
+        plain.sendall(_REQUEST)
+        # At most an alert, and the end.
+        with contextlib.suppress(ConnectionError):
+            while plain.recv(8192):
+                pass
+        with trusting.wrap_socket(_connect(port), server_hostname="localhost") as client:
+            client.sendall(_REQUEST[:10])
+            client.sendall(_REQUEST[10:])
+            assert client.recv(8192).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 class _Failing(StartingPort):

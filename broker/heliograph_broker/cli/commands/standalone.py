@@ -248,9 +248,10 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
     from heliograph_api.manifests.manifest_reader import ManifestError
     from heliograph_api.tokens.key_sources import KeyUnusable
 
+    from heliograph_broker.clock import SystemClock
     from heliograph_broker.messaging.base.errors import BrokerError
     from heliograph_broker.security.authentication.provider import ProviderUnusable
-    from heliograph_broker.security.tls.contexts import TlsError
+    from heliograph_broker.security.tls.contexts import TlsError, TlsFiles, load
     from heliograph_broker.server.starting_port import StartingPort
     from heliograph_broker.standalone import Standalone
     from heliograph_broker.storage.base.failure import StorageFull, StoreFailed
@@ -263,7 +264,10 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
         loop.add_signal_handler(number, ending.set)
     broker = Standalone(config, manifests)
     try:
-        with StartingPort(config.bind, 0 if config.tls_only else config.http_port) as starting:
+        # Loaded again by the broker, whose data directory may take long to read.
+        context = load(TlsFiles.of(config), SystemClock().now_ms()).context if config.tls_cert else None
+        port = (config.https_port, context) if config.tls_only else (config.http_port, None)
+        with StartingPort(config.bind, *port) as starting:
             await broker.start(starting.close)
     except (DataDirError, ManifestError, BrokerError, StoreFailed, KeyUnusable, ProviderUnusable, TlsError) as error:
         raise CliError(str(error)) from error
