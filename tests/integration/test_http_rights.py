@@ -208,6 +208,7 @@ async def test_others_may_only_ask_whether_the_broker_lives(api: HttpApi, header
         assert expected, (route, answer)
     assert (await api.request("GET", "/nowhere", **headers)).status == status
     assert (await api.request("POST", "/metrics", **headers)).status == status
+    assert (await api.request("HEAD", "/metrics", **headers)).status == status
 
 
 @pytest.mark.parametrize("role", ["foreign", "neighbour", "producer", "keeper", "steward"])
