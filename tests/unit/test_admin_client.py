@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from heliograph_api.admin.admin_client import AdminClient, AdminUnreachable
+from heliograph_api.admin.client_tls import ClientCertificate, TlsMistake
+
+from tests.support.certificates import Authority
 
 
 @pytest.fixture
@@ -128,3 +132,102 @@ async def test_a_comment_in_another_script_does_not_spoil_authorities(encrypted:
         assert await client.broker_version() == "4.2.4"
     with pytest.raises(ValueError, match="there are none"):
         AdminClient(url, trusted="# Főtanúsítvány\n")
+
+
+async def test_a_function_gives_each_request_its_token(redirecting: tuple[str, list[str]]) -> None:
+    url, sent = redirecting
+    tokens = iter(["first", "second", ""])
+    async with AdminClient(url, token=lambda: next(tokens)) as client:
+        await client.broker_version()
+        async with aclosing(client.stream("/heliograph/v1/backup")) as parts:
+            assert [part async for part in parts] == [b'"4.2.4"']
+        await client.broker_version()
+    assert sent == ["Bearer first", "", "Bearer second", "", "", ""]
+
+
+async def test_what_a_function_for_tokens_raises_goes_to_the_caller() -> None:
+    def unreadable() -> str:
+        raise LookupError("no token")
+
+    async with AdminClient("http://127.0.0.1:1", token=unreadable) as client:
+        with pytest.raises(LookupError, match="no token"):
+            await client.broker_version()
+
+
+@asynccontextmanager
+async def serving(tls: ssl.SSLContext | None) -> AsyncIterator[int]:
+    """Serve the version on a port of its own, which is yielded."""
+
+    async def version(request: web.Request) -> web.Response:
+        peer = request.get_extra_info("peercert")
+        return web.json_response(peer["subject"][0][0][1] if peer else "4.2.4")
+
+    app = web.Application()
+    app.router.add_get("/admin/v2/brokers/version", version)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def server_tls(authority: Authority, directory: Path, **issued: Any) -> ssl.SSLContext:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*authority.issue(**issued).write(directory, "server"))
+    return tls
+
+
+async def test_a_client_shows_its_certificate(tmp_path: Path) -> None:
+    authority = Authority()
+    tls = server_tls(authority, tmp_path)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    tls.load_verify_locations(cadata=authority.pem.decode())
+    shown = ClientCertificate(*map(str, authority.issue("archive").write(tmp_path, "client")))
+    foreign = ClientCertificate(*map(str, Authority("other").issue("archive").write(tmp_path, "foreign")))
+    trusted = authority.pem.decode()
+    async with serving(tls) as port:
+        url = f"https://localhost:{port}"
+        async with AdminClient(url, trusted=trusted, certificate=shown) as client:
+            assert await client.broker_version() == "archive"
+        for wrong in (None, foreign):
+            async with AdminClient(url, trusted=trusted, certificate=wrong) as client:
+                with pytest.raises(AdminUnreachable) as refused:
+                    await client.broker_version()
+            assert refused.value.tls is TlsMistake.CLIENT_CERTIFICATE, refused.value
+
+
+def test_files_of_a_client_certificate_that_cannot_be_used_are_an_error_of_the_value(tmp_path: Path) -> None:
+    certificate, key = map(str, Authority().issue().write(tmp_path))
+    with pytest.raises(ValueError, match=r"cannot read .*missing: No such file or directory"):
+        AdminClient("https://pulsar", certificate=ClientCertificate(certificate, str(tmp_path / "missing")))
+    other = str(Authority().issue().write(tmp_path, "other").key)
+    with pytest.raises(ValueError, match=r"cannot be used: KEY_VALUES_MISMATCH"):
+        AdminClient("https://pulsar", certificate=ClientCertificate(certificate, other))
+    with pytest.raises(ValueError, match=r"cannot be used"):
+        AdminClient("https://pulsar", certificate=ClientCertificate(key, certificate))
+
+
+async def test_mistakes_of_tls_are_told_apart(tmp_path: Path) -> None:
+    authority = Authority()
+    good, trusted = server_tls(authority, tmp_path), authority.pem.decode()
+    elsewhere = server_tls(authority, tmp_path, hosts=["broker.example"])
+    expired = server_tls(authority, tmp_path, ends=datetime(2024, 1, 1, tzinfo=UTC))
+    cases: list[tuple[ssl.SSLContext | None, str, str, TlsMistake]] = [
+        (good, "https", "", TlsMistake.AUTHORITY),
+        (good, "https", Authority().pem.decode(), TlsMistake.AUTHORITY),
+        (elsewhere, "https", trusted, TlsMistake.HOST),
+        (expired, "https", trusted, TlsMistake.TIME),
+        (None, "https", trusted, TlsMistake.PLAIN_PORT),
+        (good, "http", "", TlsMistake.TLS_PORT),
+    ]
+    for tls, scheme, authorities, mistake in cases:
+        async with serving(tls) as port, AdminClient(f"{scheme}://127.0.0.1:{port}", trusted=authorities) as client:
+            with pytest.raises(AdminUnreachable) as failed:
+                await client.broker_version()
+            assert failed.value.tls is mistake, failed.value
+    async with AdminClient("http://127.0.0.1:1") as client:
+        with pytest.raises(AdminUnreachable) as failed:
+            await client.broker_version()
+        assert failed.value.tls is None

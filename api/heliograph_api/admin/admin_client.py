@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -21,6 +20,7 @@ from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicName
 
 from .admin_paths import encoded_subscription, namespace_path, subscription_path, tenant_path, topic_path
+from .client_tls import ClientCertificate, TlsMistake, client_tls, tls_mistake
 
 #: An answer's JSON; its shape is Pulsar's, stated by each method.
 Json = Any
@@ -36,7 +36,14 @@ class AdminError(Exception):
 
 
 class AdminUnreachable(AdminError):
-    """No broker answers at the URL, or what answers does not speak HTTP."""
+    """No broker answers at the URL, or what answers does not speak HTTP.
+
+    ``tls`` is the mistake of TLS that was the cause, None if there was another one.
+    """
+
+    def __init__(self, text: str, *, tls: TlsMistake | None = None) -> None:
+        super().__init__(text)
+        self.tls = tls
 
 
 class AdminRefused(AdminError):
@@ -63,10 +70,13 @@ class Answer(NamedTuple):
 class AdminClient:
     """One broker's admin API; use it with ``async with``. Every method may raise an :class:`AdminError`.
 
-    ``token`` is sent with each request, but not to other servers that the broker redirects to; a function returns that
-    of the moment, and may raise an :class:`AdminError`. ``trusted`` are the
-    certificate authorities in PEM (empty: those of the system); the constructor raises :class:`ValueError` if they
-    cannot be read. Once ``deposed`` returns True, only GET requests are sent: another client makes the changes.
+    ``token`` is sent with each request, but not to other servers that the broker redirects to. A function is called for
+    each request, so that a token may be replaced meanwhile; what it raises goes to the caller.
+
+    ``trusted`` are the certificate authorities in PEM (empty: those of the system), and ``certificate`` is shown to
+    brokers that ask for one; the constructor raises :class:`ValueError` if they cannot be read.
+
+    Once ``deposed`` returns True, only GET requests are sent: another client makes the changes.
     """
 
     def __init__(
@@ -75,12 +85,13 @@ class AdminClient:
         *,
         token: str | Callable[[], str] = "",
         trusted: str = "",
+        certificate: ClientCertificate | None = None,
         deposed: Callable[[], bool] = lambda: False,
     ) -> None:
         self.http_url = http_url.rstrip("/")
         self._deposed = deposed
         self._token = token
-        self._tls = _trusting(trusted) if trusted else True
+        self._tls = client_tls(trusted, certificate) if trusted or certificate is not None else True
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -148,7 +159,11 @@ class AdminClient:
                     raise _refused(answer.decode(errors="replace"), response)
                 return Answer(response.status, response.headers, answer)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}") from error
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: aiohttp.ClientError | TimeoutError) -> AdminUnreachable:
+        mistake = tls_mistake(error, encrypted=self.http_url.startswith("https:"))
+        return AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}", tls=mistake)
 
     def _credentials(self) -> dict[str, str]:
         token = self._token if isinstance(self._token, str) else self._token()
@@ -174,7 +189,7 @@ class AdminClient:
         except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.SocketTimeoutError) as error:
             raise AdminUnreachable(f"the broker at {self.http_url} broke off its answer: {_cause(error)}") from error
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}") from error
+            raise self._unreachable(error) from error
 
     async def apply(self, manifests: str) -> list[dict[str, Any]]:
         """Apply a YAML stream of manifests; returns what became of each resource, in order of application."""
@@ -283,18 +298,6 @@ def oldest_age_ms(stats: dict[str, Any], now_ms: int) -> int:
     if not stats["msgBacklog"] or earliest <= 0:
         return -1
     return max(0, now_ms - int(earliest))
-
-
-def _trusting(authorities: str) -> ssl.SSLContext:
-    # OpenSSL takes a certificate's text in ASCII only; the comments around it may be in any script.
-    pem = "\n".join(line for line in authorities.splitlines() if line.isascii())
-    if not pem.strip():
-        # Without any, Python would trust those of the system.
-        raise ValueError("the certificates cannot be read: there are none")
-    try:
-        return ssl.create_default_context(cadata=pem)
-    except ssl.SSLError as error:
-        raise ValueError(f"the certificates cannot be read: {error.reason}") from error
 
 
 def _cause(error: aiohttp.ClientError | TimeoutError) -> str:
