@@ -51,6 +51,7 @@ def test_every_command_shown_works(guide: Path, broker_factory: Callable[..., Br
     environment = os.environ | {
         "HELIOGRAPH_HTTP_URL": broker.http_url,
         "HELIOGRAPH_SERVICE_URL": broker.service_url,
+        "HELIOGRAPH_CONFIG": str(tmp_path / "config.yaml"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     for number, shown in enumerate(commands(guide)):

@@ -61,7 +61,7 @@ def client_tls(trusted: str, certificate: ClientCertificate | None = None) -> ss
     try:
         context = ssl.create_default_context(cadata=pem or None)
     except ssl.SSLError as error:
-        raise ValueError(f"the certificates cannot be read: {error.reason}") from error
+        raise ValueError(f"the certificates cannot be read: {error.reason or 'none is in PEM'}") from error
     if certificate is not None:
         _show(context, certificate)
     return context

@@ -8,11 +8,14 @@ import typer
 from heliograph_api import __version__
 from heliograph_api.values.names import InvalidName
 
+from heliograph_broker.cli.base.contexts import AccessError
+from heliograph_broker.cli.base.global_options import add_to_commands, add_to_root
 from heliograph_broker.cli.base.shared_options import CliError, list_whole_sentences
 from heliograph_broker.cli.commands.apply import apply
 from heliograph_broker.cli.commands.auth import auth_app
 from heliograph_broker.cli.commands.backup import backup_app, restore
 from heliograph_broker.cli.commands.brokers import brokers_app, clusters_app
+from heliograph_broker.cli.commands.context import context_app
 from heliograph_broker.cli.commands.explain import explain
 from heliograph_broker.cli.commands.messages import consume, produce
 from heliograph_broker.cli.commands.namespaces import namespaces_app
@@ -41,6 +44,7 @@ for name, group in (
     ("brokers", brokers_app),
     ("clusters", clusters_app),
     ("auth", auth_app),
+    ("context", context_app),
     ("store", store_app),
     ("tokens", tokens_app),
 ):
@@ -59,7 +63,6 @@ def version() -> None:
     print(f"heliograph {__version__}")
 
 
-@app.callback()
 def heliograph() -> None:
     """A message broker that speaks Apache Pulsar's protocol.
 
@@ -77,11 +80,15 @@ def heliograph() -> None:
     """
 
 
+app.callback()(add_to_root(heliograph))
+add_to_commands(app)
+
+
 def main() -> None:
     """Run the command line; expected failures are lines on stderr and exit code 1, never a traceback."""
     try:
         app()
-    except (CliError, InvalidName) as error:
+    except (CliError, InvalidName, AccessError) as error:
         for line in str(error).splitlines():
             print(f"heliograph: {line}", file=sys.stderr)
         sys.exit(1)

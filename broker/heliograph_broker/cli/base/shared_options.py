@@ -13,6 +13,10 @@ import typer
 from heliograph_api.admin.admin_paths import namespace_path, subscription_path, tenant_path, topic_path
 from heliograph_api.values.names import NamespaceName, TopicName, check_part, check_subscription
 
+from .access import credentials
+from .broker_failures import refused_credentials, unreachable
+from .contexts import AccessError
+
 if TYPE_CHECKING:
     from heliograph_api.admin.admin_client import AdminClient
     from rich.console import Console
@@ -41,8 +45,6 @@ ServiceUrl = Annotated[
 ]
 DEFAULT_HTTP_URL = "http://127.0.0.1:8080"
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
-START_HINT = "start one with 'heliograph standalone', or name another with"
-
 
 TopicArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Topic: 'orders', 'tenant/ns/orders' or the full name.")
@@ -123,27 +125,50 @@ def list_whole_sentences(app: typer.Typer) -> None:
 def call_broker(http_url: str, work: Callable[[AdminClient], Awaitable[T]], *, target: Target | None = None) -> T:
     """Run ``work`` with an admin client of the broker at ``http_url``; ``target`` is its object, for errors.
 
-    Raises :class:`CliError` if no broker answers, or the broker refuses.
+    The client has the credentials of the command that runs. Raises :class:`CliError` if no broker answers, or the
+    broker refuses.
     """
     # Here, because it takes longer to load than all the rest of the command line.
-    from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
+    from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 
     if not http_url.startswith(("http://", "https://")):
-        usage_error(f"--http-url {http_url!r} should start with http://, as in {DEFAULT_HTTP_URL}")
+        usage_error(f"--http-url {http_url!r} should start with http:// or https://, as in {DEFAULT_HTTP_URL}")
 
     async def run() -> T:
-        async with AdminClient(http_url) as client:
+        async with admin_client(http_url) as client:
             return await work(client)
 
     try:
         return asyncio.run(run())
     except AdminUnreachable as error:
-        raise CliError(f"{error}; {START_HINT} --http-url") from error
+        raise CliError(unreachable(str(error), error.tls, http_url, "--http-url", credentials())) from error
     except AdminRefused as error:
+        if error.status == 401:
+            raise CliError(refused_credentials(http_url, error.reason, credentials())) from error
         if target is None:
             raise CliError(error.reason) from error
         hint = f"; '{target.list_command}' shows what there is" if error.status == 404 else ""
         raise CliError(f"{target.name}: {error.reason}{hint}") from error
+
+
+def admin_client(http_url: str) -> AdminClient:
+    """Return an admin client with the credentials of the command that runs.
+
+    Raises :class:`AccessError` if they cannot be used.
+    """
+    from heliograph_api.admin.admin_client import AdminClient
+    from heliograph_api.admin.client_tls import ClientCertificate
+
+    shown = credentials()
+    try:
+        return AdminClient(
+            http_url,
+            token=shown.token.read if shown.token is not None else "",
+            trusted=shown.trusted(),
+            certificate=shown.certificate and ClientCertificate(*shown.certificate),
+        )
+    except ValueError as error:
+        raise AccessError(f"{shown.tls_ca}: {error}" if shown.tls_ca else str(error)) from error
 
 
 def request(http_url: str, method: str, path: str, *, target: Target | None = None, **options: Any) -> Any:

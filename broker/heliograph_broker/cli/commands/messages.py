@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 
+from heliograph_broker.cli.base.official_client import CONNECT_S, official_client
+from heliograph_broker.cli.base.service_check import Use
 from heliograph_broker.cli.base.shared_options import (
     DEFAULT_SERVICE_URL,
-    START_HINT,
     CliError,
     MessageOutputOption,
     Output,
@@ -29,9 +26,6 @@ from heliograph_broker.cli.base.shared_options import (
     usage_error,
 )
 
-#: A broker, or the route to the address of a Kubernetes Service, may come up a few seconds after this command.
-_CONNECT_S = 10.0
-_TRY_AGAIN_S = 0.2
 _SECOND_MS = 1000
 
 
@@ -79,7 +73,7 @@ def produce(
     errors: list[Any] = []
     sent = 0
 
-    with _client(service_url, _CONNECT_S) as (client, pulsar):
+    with official_client(service_url, CONNECT_S, Use(name)) as (client, pulsar):
         producer = client.create_producer(
             name, batching_enabled=True, batching_type=pulsar.BatchingType.KeyBased, block_if_queue_full=True
         )
@@ -156,7 +150,8 @@ def consume(
     """
     name = str(parse_topic(topic))
     taken = 0
-    with _client(service_url, _CONNECT_S if timeout is None else timeout) as (client, pulsar):
+    use = Use(name, subscription)
+    with official_client(service_url, CONNECT_S if timeout is None else timeout, use) as (client, pulsar):
         consumer = client.subscribe(
             name,
             subscription,
@@ -213,57 +208,3 @@ def _print_message(message: Any, output: Output) -> None:
             ensure_ascii=False,
         )
     print(text, flush=True)
-
-
-@contextmanager
-def _client(service_url: str, connect_s: float) -> Iterator[tuple[Any, Any]]:
-    """Yield an official client of ``service_url`` and its module; its exceptions become one-line errors.
-
-    Waits ``connect_s`` seconds for a broker, and says so.
-    """
-    try:
-        import pulsar
-    except ImportError as error:
-        raise CliError(
-            "the official Pulsar client is not installed; install it with: pip install 'heliograph[client]'"
-        ) from error
-    _wait_for_broker(service_url, connect_s)
-    client = pulsar.Client(
-        service_url,
-        operation_timeout_seconds=15,
-        # The client does not by default; it has no effect without TLS.
-        tls_validate_hostname=True,
-        # Errors come as exceptions; the client's own log would mix with the messages.
-        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
-    )
-    try:
-        yield client, pulsar
-    except pulsar.PulsarException as error:
-        raise CliError(f"{service_url}: {error}") from error
-    finally:
-        client.close()
-
-
-def _wait_for_broker(service_url: str, connect_s: float) -> None:
-    """Return when a broker's port accepts a connection. Raises :class:`CliError` after ``connect_s`` seconds.
-
-    The official client would try again in silence; a person wants to know at once.
-    """
-    url = urlsplit(service_url)
-    if url.scheme not in ("pulsar", "pulsar+ssl", "http", "https") or not url.hostname:
-        usage_error(f"--service-url {service_url!r} should start with pulsar://, as in {DEFAULT_SERVICE_URL}")
-    port = url.port or {"pulsar": 6650, "pulsar+ssl": 6651, "http": 8080, "https": 8443}[url.scheme]
-    deadline = time.monotonic() + connect_s
-    waiting = False
-    while True:
-        try:
-            socket.create_connection((url.hostname, port), timeout=_CONNECT_S).close()
-            return
-        except OSError as error:
-            reason = f"no broker answers at {service_url}: {error.strerror or error}"
-            if time.monotonic() >= deadline:
-                raise CliError(f"{reason}; {START_HINT} --service-url") from error
-        if not waiting:
-            print(f"heliograph: {reason}; trying again for {connect_s:g} s", file=sys.stderr, flush=True)
-            waiting = True
-        time.sleep(_TRY_AGAIN_S)
