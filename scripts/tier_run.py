@@ -253,4 +253,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"scripts/test: {error}", file=sys.stderr)
         return 2
     os.chdir(ROOT)
+    # The tests start thousands of Pythons, and each would compile all that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     return TestRun(request, os.environ)()

@@ -149,6 +149,12 @@ def test_arguments_for_pytest_come_last(project: Project) -> None:
     assert project.tests() == ["tests/unit tests/property -k a or b --rounds=3"]
 
 
+def test_modules_are_compiled_once_also_where_pythons_are_to_write_nothing(project: Project) -> None:
+    project.does("bin-python", "(root / 'writes').write_text(str(not sys.dont_write_bytecode))")
+    assert project.run("unit", PYTHONDONTWRITEBYTECODE="1").returncode == 0
+    assert (project.root / "writes").read_text() == "True"
+
+
 def test_a_set_up_that_fails_is_all_that_is_run(project: Project) -> None:
     project.does("setup", "sys.exit(7)")
     assert project.run("unit").returncode == 7
