@@ -341,7 +341,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
 
     def exposure(self) -> str:
         """Return the address at which other machines may do everything without authentication; empty: none."""
-        if self.insecure or self.auth_methods():
+        if self.auth_methods():
             return ""
         bound = [self.bind, *(each.host for each in parse_bind_addresses(self.bind_addresses))]
         return next((host or "*" for host in bound if not is_loopback(host)), "")

@@ -32,7 +32,7 @@ class Security:
         Raises :class:`KeyUnusable` with the name of a key that cannot be used, and :class:`ProviderUnusable` with the
         setting that is wrong.
         """
-        if not config.auth_methods():
+        if not comma_separated(config.auth):
             return None
         # The libraries of keys and certificates take megabytes, which a broker without authentication does not need.
         from .providers import providers_of

@@ -223,7 +223,7 @@ def standalone(
         )
     except ValueError as error:
         raise CliError(f"an option, or a setting in the environment (HELIOGRAPH_…), is wrong: {error}") from error
-    if exposed := config.exposure():
+    if not config.insecure and (exposed := config.exposure()):
         raise CliError(
             f"without authentication, anybody who reaches {exposed} could do everything: switch authentication on "
             "(--auth token --token-secret-key FILE), bind to 127.0.0.1, or say --insecure if you trust that network"
