@@ -43,7 +43,7 @@ class SimulatedAcceptor:
     port = 6650
 
     def __init__(
-        self, loop: Any, limits: object, protocol: Callable[[Callable[[], None]], Any], refusal: object
+        self, loop: Any, limits: object, protocol: Callable[[Callable[[], None]], Any], refusal: object, _: object
     ) -> None:
         self._loop = cast(SimulatedLoop, loop)
         self._protocol = protocol
