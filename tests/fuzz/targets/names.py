@@ -66,6 +66,9 @@ def _listeners(text: str) -> None:
         schemes = [url.partition("://")[0] for url in urls if url]
         if not name or schemes not in (["pulsar"], ["pulsar+ssl"], ["pulsar", "pulsar+ssl"]):
             raise Finding(f"{text!r}: {name} {urls}")
+        for url in filter(None, urls):
+            if parse_advertised_listeners.__wrapped__(f"{name}:{url}")[name].first != url:
+                raise Finding(f"{text!r}: {name} at {url} reads back as another")
 
 
 def _addresses(text: str) -> None:
@@ -115,8 +118,8 @@ _SEEDS = [
     ["a%2Fb+c", "%ff", "\u00e4", "x" * 241],
     ["500ms", "1.5h", "7d", "infinite", "-1", "0", "9223372036854775807ms"],
     ["10G", "1.5Gi", "infinite", "-1", "9223372036854775807", "512"],
-    ["internal:pulsar://b:6650,external:pulsar://[::1]:6651", "a:http://b:1"],
-    ["external:pulsar://0.0.0.0:6652", "a:pulsar://*:70000"],
+    ["internal:pulsar://b:6650,external:pulsar://[::1]:6651", "a:http://b:1", "a:pulsar+ssl://b:1,a:pulsar://b:2"],
+    ["external:pulsar://0.0.0.0:6652", "a:pulsar://*:70000", "a:pulsar+ssl://*:1"],
 ]
 
 
