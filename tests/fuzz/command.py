@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scripts.processes import run
 
-from . import corpus
+from . import corpus, totals
 from .run import Limits, Progress, fuzz, keep, stop
 from .targets import NAMES, load
 
@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--replay", action="store_true", help="run the kept inputs only, without the fuzzer")
     parser.add_argument("--keep", action="store_true", help="renew the kept inputs from those of earlier runs")
+    parser.add_argument("--report", action="store_true", help="print a table of all runs so far")
     parser.add_argument(
         "--work", type=Path, default=ROOT / ".fuzz", help="directory of inputs and findings (%(default)s)"
     )
@@ -57,6 +58,9 @@ def main(arguments: Sequence[str]) -> int:
         return _again(names[0], [given.input.read_bytes()])
     if given.replay:
         return max(_again(name, [*load(name).seeds(), *corpus.load(name)]) for name in names)
+    if given.report:
+        print(totals.table(totals.load(given.work), NAMES))
+        return 0
     if given.keep:
         for name in names:
             print(f"{name}: {keep(name, given.work, _KEPT_BYTES)} inputs are kept", flush=True)
@@ -85,7 +89,10 @@ def _fuzz(names: Sequence[str], given: argparse.Namespace, limits: Limits) -> in
         print(f"{time.monotonic() - began:6.0f} s  {progress}", flush=True)
 
     def one(name: str) -> Progress:
+        started = time.monotonic()
         progress = fuzz(name, given.work, limits, given.seed, report)
+        took = round(time.monotonic() - started)
+        totals.add(given.work, totals.Run(name, progress.executions, progress.branches, took, progress.failed))
         report(progress)
         if progress.failed:
             print(progress.error, file=sys.stderr)

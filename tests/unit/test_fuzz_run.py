@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import corpus
+from tests.fuzz import corpus, totals
 from tests.fuzz.run import Progress, dictionary
 
 
@@ -50,3 +50,11 @@ def test_kept_inputs_are_lines_in_the_order_of_their_sizes(tmp_path: Path, monke
     corpus.save("names", [b"longer", b"\0", b"", b"\0"])
     assert (tmp_path / "names.b64").read_text() == "\nAA==\nbG9uZ2Vy\n"
     assert corpus.load("names") == [b"", b"\0", b"longer"]
+
+
+def test_runs_are_kept_and_added_up(tmp_path: Path) -> None:
+    assert totals.load(tmp_path) == []
+    for executions, branches in ((1000, 7), (500, 9)):
+        totals.add(tmp_path / "work", totals.Run("names", executions, branches, 1800))
+    lines = totals.table(totals.load(tmp_path / "work"), ["names", "rest"]).splitlines()
+    assert lines[2:] == ["| `names` | 1,500 | 9 | 1.0 |", "| `rest` | 0 | 0 | 0.0 |", "| all | 1,500 | | 1.0 |"]
