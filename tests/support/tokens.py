@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -36,15 +37,23 @@ class Answer(NamedTuple):
     body: Any
 
 
-def ask(url: str, token: str = "", method: str = "GET", body: object = None, **headers: str) -> Answer:
-    """Send a request with a token, and return whatever is answered."""
+def ask(
+    url: str,
+    token: str = "",
+    method: str = "GET",
+    body: object = None,
+    *,
+    context: ssl.SSLContext | None = None,
+    **headers: str,
+) -> Answer:
+    """Send a request with a token, by ``context`` if the URL is one of TLS, and return whatever is answered."""
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
     if token:
         headers["Authorization"] = f"Bearer {token}"
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=WITHIN_S) as answer:
+        with urllib.request.urlopen(request, timeout=WITHIN_S, context=context) as answer:
             return Answer(answer.status, _decoded(answer.read()))
     except urllib.error.HTTPError as error:
         with error:
