@@ -37,9 +37,11 @@ from .kube.lease import LeaseLeadership
 from .kube.reachability import Reachability
 from .objects.kinds import KINDS, Key, key_of
 from .objects.resource_cache import ResourceCache
+from .objects.user_roles import UserRoles
 from .operator_settings import Settings
 from .policies.policy_reconciler import PolicyReconciler
 from .policies.refresh import Refresh
+from .user.user_reconciler import UserReconciler
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +56,7 @@ def reconcilers(
     connections: ConnectionReconciler,
     policies: PolicyReconciler,
     backups: BackupReconciler,
+    users: UserReconciler,
 ) -> Mapping[str, Reconciler]:
     """Return the reconciler of each kind."""
     return {
@@ -65,6 +68,7 @@ def reconcilers(
         "Subscription": policies.reconcile,
         "Backup": backups.reconcile,
         "ScheduledBackup": ScheduleReconciler().reconcile,
+        "User": users.reconcile,
     }
 
 
@@ -98,12 +102,13 @@ class Operator:
             settings.broker_image, settings.cluster_domain, settings.operator_namespace, fixed_user=settings.fixed_user
         )
         self._tokens = BrokerTokens(lambda body: endpoints(body, self._site)["http"])
-        cache.listeners.append(self._tokens.seen)
+        self._roles = UserRoles()
+        cache.listeners += [self._tokens.seen, self._roles.seen]
         self._keys = ClusterKeys(self._tokens)
         self._brokers = BrokerSessions(settings.batch_s, leader.deposed, self._tokens.token)
         self._watcher = Watcher(cache, queue)
         self._owned = OwnedWatch(cache, memories, queue)
-        self._watcher.on_deleted += [memories.forget, self._owned.forget, self._keys.forget]
+        self._watcher.on_deleted += [memories.forget, self._owned.forget, self._keys.forget, self._roles.forget]
         self._reachability = Reachability(kube)
         self._leads = self._watches = False
         #: The port of /healthz, /readyz and /metrics, once they are served.
@@ -183,7 +188,9 @@ class Operator:
             ArchiveSite(settings.archive_image, settings.archive_service_account, fixed_user=settings.fixed_user)
         )
         policies = PolicyReconciler(self._brokers, archives)
-        by_kind = reconcilers(clusters, ConnectionReconciler(self._brokers), policies, BackupReconciler(self._site))
+        users = UserReconciler(self._brokers, self._tokens, self._roles)
+        connections, backups = ConnectionReconciler(self._brokers), BackupReconciler(self._site)
+        by_kind = reconcilers(clusters, connections, policies, backups, users)
         return [
             asyncio.create_task(self._watch(kopf_stop, stop), name="watch"),
             asyncio.create_task(Controller(self._context, by_kind).run(), name="workers"),

@@ -17,6 +17,7 @@ PLURALS = {
     "Backup": "hbackup",
     "ScheduledBackup": "hsbackup",
     "BrokerConnection": "hconnection",
+    "User": "huser",
 }
 WITHIN_S = 120.0
 

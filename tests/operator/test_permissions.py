@@ -113,7 +113,7 @@ async def _meet_another_writer(resources: Resources) -> None:
         context = Context(Settings(), kube, cache, ResourceMemories(), queue, Events(kube, "test"))
         of_brokers = ("Tenant", "Namespace", "Topic", "Subscription")
         away = (("BrokerCluster", "away"), ("BrokerConnection", "external"), *((kind, "lost") for kind in of_brokers))
-        for kind, name in (*away, ("Backup", "waits")):
+        for kind, name in (*away, ("Backup", "waits"), ("User", "nobody")):
             stale = resources.get(kind, name)
             cache.put(stale)
             resources.annotate(kind, name, "example.org/touched=yes")
@@ -219,6 +219,8 @@ async def test_every_permission_is_used_and_none_is_missing(
         resources.connection_to("external", http_url, auth={"secretRef": {"name": TOKEN}})
         resources.wait_ready("BrokerConnection", "external")
         _keys(resources)
+        resources.apply("User", "nobody", {"clusterRef": {"name": "nothing"}})
+        resources.wait_reason("User", "nobody", "ParentMissing")
         resources.tenant(clusterRef={"name": "main"})
         resources.hns()
         # At no time does it run.

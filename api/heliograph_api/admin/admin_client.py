@@ -19,7 +19,7 @@ from heliograph_api.policies.policy_table import SUBSCRIPTION_FIELDS
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicName
 
-from .admin_paths import encoded_subscription, namespace_path, subscription_path, tenant_path, topic_path
+from .admin_paths import encoded, encoded_subscription, namespace_path, subscription_path, tenant_path, topic_path
 from .client_tls import ClientCertificate, TlsMistake, client_tls, tls_mistake
 
 #: An answer's JSON; its shape is Pulsar's, stated by each method.
@@ -280,6 +280,31 @@ class AdminClient:
     async def delete_namespace(self, namespace: NamespaceName, *, force: bool = False) -> None:
         """Delete a namespace; one with topics is refused unless ``force``, which deletes them."""
         await self.request("DELETE", namespace_path(namespace), params={"force": "true"} if force else None)
+
+    async def grant_namespace(self, namespace: str, role: str, actions: Sequence[str]) -> None:
+        """Set the actions that a role may take in a namespace; none: it may take none."""
+        path = f"/admin/v2/namespaces/{namespace}/permissions/{encoded(role)}"
+        await self._grant(path, actions)
+
+    async def grant_topic(self, topic: TopicName, role: str, actions: Sequence[str]) -> None:
+        """Set the actions that a role may take on a topic, or on all that begin so if its name ends with a ``*``."""
+        await self._grant(f"{topic_path(topic)}/permissions/{encoded(role)}", actions)
+
+    async def _grant(self, path: str, actions: Sequence[str]) -> None:
+        if actions:
+            await self.request("POST", path, body=list(actions))
+        else:
+            await self.request("DELETE", path)
+
+    async def set_subscription_roles(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
+        """Set the only roles that may use a subscription of this name."""
+        path = f"/admin/v2/namespaces/{namespace}/permissions/subscription/{encoded(subscription)}"
+        await self.request("POST", path, body=list(roles))
+
+    async def remove_subscription_role(self, namespace: str, subscription: str, role: str) -> None:
+        """Remove a role from those that may use a subscription; without any left, all may that consume."""
+        path = f"/admin/v2/namespaces/{namespace}/permissions/{encoded(subscription)}/{encoded(role)}"
+        await self.request("DELETE", path)
 
     async def delete_tenant(self, tenant: str, *, force: bool = False) -> None:
         """Delete a tenant; one with namespaces is refused unless ``force``, which deletes them."""

@@ -25,6 +25,7 @@ from heliograph_api.resources.status import (
     SubscriptionStatus,
     TenantStatus,
     TopicStatus,
+    UserStatus,
 )
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.sizes import format_size
@@ -200,6 +201,20 @@ DEFINITIONS: Final[Mapping[str, Definition]] = {
             Column("Cluster", ".spec.template.clusterRef.name", "The BrokerCluster.", wide=True),
             Column("Next", ".status.nextTime", "Next time of the schedule.", wide=True),
             Column("Last-Backup", ".status.lastBackup", "The Backup that was created last.", wide=True),
+            _HELD_WIDE[-1],
+        ),
+    ),
+    "User": Definition(
+        "users",
+        "huser",
+        UserStatus,
+        (
+            *_READY,
+            Column("Role", ".status.role", "Name of the role in the broker."),
+            Column("Expires", ".status.tokenExpires", "When the token expires."),
+            _AGE,
+            Column("Cluster", ".spec.clusterRef.name", "The BrokerCluster.", wide=True),
+            Column("Secret", ".status.credentials.name", "The Secret with the token.", wide=True),
             _HELD_WIDE[-1],
         ),
     ),

@@ -50,6 +50,7 @@ from .schema_spec import SchemaSpec
 from .specs import LimitsSpec, NamespacePolicySpec, PolicySpec, SubscriptionPolicySpec
 from .subscription_spec import SubscriptionSpec
 from .unchanged import cluster_unchanged, name_unchanged, unchanged
+from .user_spec import UserSpec
 
 API_VERSION = "heliograph.dev/v1alpha1"
 # The rules for a topic's own name are the same in every namespace.
@@ -444,6 +445,17 @@ class ScheduledBackup(Resource):
         return self
 
 
+class User(Resource):
+    """A role of clients: how they prove it, and what it may do on the brokers of a BrokerCluster."""
+
+    kind: Literal["User"]
+    spec: UserSpec
+
+    def role(self, namespace: str) -> str:
+        """Return the name of the role; ``namespace`` is the Kubernetes namespace of the User."""
+        return self.spec.role or f"{namespace}/{self.metadata.name}"
+
+
 OfBroker = Tenant | Namespace | Topic | Subscription
 """A resource that stands for an object of a broker."""
 AnyResource = BrokerCluster | BrokerConnection | OfBroker
@@ -458,9 +470,9 @@ BROKER_KINDS: dict[str, Kind] = {
     "Subscription": Subscription,
 }
 """The kinds that a broker can apply, by name, parents first."""
-OperatorResource = AnyResource | Backup | ScheduledBackup
-OperatorKind = Kind | type[Backup] | type[ScheduledBackup]
-KINDS: dict[str, OperatorKind] = {**BROKER_KINDS, "Backup": Backup, "ScheduledBackup": ScheduledBackup}
+OperatorResource = AnyResource | Backup | ScheduledBackup | User
+OperatorKind = Kind | type[Backup] | type[ScheduledBackup] | type[User]
+KINDS: dict[str, OperatorKind] = {**BROKER_KINDS, "Backup": Backup, "ScheduledBackup": ScheduledBackup, "User": User}
 """All kinds by name, parents first."""
 
 __all__ = [
@@ -483,4 +495,5 @@ __all__ = [
     "Subscription",
     "Tenant",
     "Topic",
+    "User",
 ]

@@ -48,7 +48,8 @@ class Consent(Model):
     """Kubernetes namespaces of the resources."""
     tenants: Annotated[Unique[Part], Field(max_length=_MAX_NAMES)]
     """Names of the tenants in the broker. The resources may describe objects in them, and nothing else."""
-    kinds: Unique[Literal["Tenant", "Namespace", "Topic", "Subscription"]] = Field(
+    kinds: Unique[Literal["Tenant", "Namespace", "Topic", "Subscription", "User"]] = Field(
         default=["Namespace", "Topic", "Subscription"]
     )
-    """Kinds of the resources. A Tenant sets the tenant's limits and roles, and deletes it."""
+    """Kinds of the resources. A Tenant sets the tenant's limits and roles, and deletes it; a User gives itself rights
+    in the tenants."""

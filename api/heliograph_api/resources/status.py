@@ -26,7 +26,8 @@ class Condition(StatusModel):
     """A condition: whether something is the case, with the reason."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
-    """Type of the condition: Ready, PoliciesApplied, QuotaExceeded, Archived, Adopted, Progressing, Restored."""
+    """Type of the condition: Ready, PoliciesApplied, QuotaExceeded, Archived, Adopted, Progressing, Restored,
+    CredentialsIssued, Expiring."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is the case."""
     reason: Annotated[str, Field(max_length=1024)]
@@ -275,6 +276,28 @@ class ScheduledBackupStatus(Status):
     """The next time of the schedule."""
     backups: Count | None = None
     """Number of successful Backups."""
+
+
+class CredentialsStatus(StatusModel):
+    """The Secret with the credentials."""
+
+    name: str
+    """Name of the Secret."""
+
+
+class UserStatus(Status):
+    """Status of a User."""
+
+    role: str | None = None
+    """Name of the role in the broker."""
+    credentials: CredentialsStatus | None = None
+    """The Secret with the token."""
+    token_issued: AwareDatetime | None = None
+    """When the token was issued."""
+    token_expires: AwareDatetime | None = None
+    """When the token expires."""
+    not_in_effect: list[str] | None = None
+    """Parts of the spec that are not in effect, each with the reason."""
 
 
 BrokerClusterStatus.model_rebuild()

@@ -1,7 +1,7 @@
 {{- /* The permissions in operator/heliograph_operator/kube/permissions.py; a test compares the two. */ -}}
 {{- define "heliograph.rules" -}}
 - apiGroups: [heliograph.dev]
-  resources: [brokerclusters, brokerconnections, tenants, namespaces, topics, subscriptions]
+  resources: [brokerclusters, brokerconnections, tenants, namespaces, topics, subscriptions, users]
   verbs: [get, list, watch, patch]
 - apiGroups: [heliograph.dev]
   resources: [backups]
@@ -10,7 +10,7 @@
   resources: [scheduledbackups]
   verbs: [get, list, watch]
 - apiGroups: [heliograph.dev]
-  resources: [brokerclusters/status, brokerconnections/status, tenants/status, namespaces/status, topics/status, subscriptions/status, backups/status, scheduledbackups/status]
+  resources: [brokerclusters/status, brokerconnections/status, tenants/status, namespaces/status, topics/status, subscriptions/status, backups/status, scheduledbackups/status, users/status]
   verbs: [patch]
 - apiGroups: [heliograph.dev]
   resources: [brokerclusters/finalizers]

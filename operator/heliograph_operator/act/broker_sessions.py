@@ -20,6 +20,7 @@ from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicNa
 
 from heliograph_operator import operator_metrics
 from heliograph_operator.decide.resource_stats import ResourceStats, stats_of, totals_of
+from heliograph_operator.decide.user_grants import Change, Grants, NamespaceGrant, TopicGrant, grants_by_role
 from heliograph_operator.objects.backoff import UNREACHABLE
 from heliograph_operator.objects.targets import CONNECTION
 
@@ -47,6 +48,11 @@ class Listing:
     def totals(self) -> dict[str, ResourceStats]:
         """The statistics of namespaces and tenants, summed up once."""
         return totals_of(self.state)
+
+    @cached_property
+    def grants(self) -> dict[str, Grants]:
+        """The grants by role, collected once."""
+        return grants_by_role(self.state)
 
     def stats(self, kind: str, name: str) -> ResourceStats | None:
         """Return the statistics of one object, None if the broker does not have it."""
@@ -207,6 +213,26 @@ class BrokerSession:
         except AdminRefused as error:
             if not is_missing(error):
                 raise
+
+    async def grant(self, role: str, wanted: Sequence[Change]) -> None:
+        """Change the grants of a role, one after the other; those before one that is refused are changed by then."""
+        client = self._client
+
+        async def call() -> None:
+            for each in wanted:
+                if isinstance(each, NamespaceGrant):
+                    await client.grant_namespace(each.namespace, role, each.actions)
+                elif isinstance(each, TopicGrant):
+                    await client.grant_topic(TopicName.parse(each.topic), role, each.actions)
+                elif each.roles:
+                    await client.set_subscription_roles(each.namespace, each.subscription, each.roles)
+                else:
+                    await client.remove_subscription_role(each.namespace, each.subscription, role)
+
+        try:
+            await self._call("grant", call)
+        finally:
+            self._changed_at = asyncio.get_running_loop().time()
 
     async def check_store(self) -> None:
         """List the broker if the last listing is old; changes do not make it old, as they do not change the store.

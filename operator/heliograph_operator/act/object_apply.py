@@ -13,7 +13,7 @@ from heliograph_operator.decide.object_differences import differences, foreign_f
 from heliograph_operator.decide.stateful_set import Manifest, digest
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import Reason
-from heliograph_operator.objects.kinds import BACKUP, GROUP, SCHEDULED_BACKUP, Body, Kind
+from heliograph_operator.objects.kinds import BACKUP, GROUP, SCHEDULED_BACKUP, USER, Body, Kind
 
 from .controller import Context
 from .resource import Resource
@@ -144,7 +144,9 @@ def belongs_to(found: Body, uid: str, *, orphans: bool = True) -> bool:
 
 def check_owner(resource: Resource, kind: Kind, found: Body) -> None:
     """Raise :class:`ObjectRefused` for an object that is somebody else's."""
-    if not belongs_to(found, resource.uid, orphans=resource.key.kind not in (BACKUP.name, SCHEDULED_BACKUP.name)):
+    if not belongs_to(
+        found, resource.uid, orphans=resource.key.kind not in (BACKUP.name, SCHEDULED_BACKUP.name, USER.name)
+    ):
         message = (
             f"{kind.name} {found['metadata']['name']} exists and does not belong to this {resource.key.kind}; delete"
             " it, or use another name"

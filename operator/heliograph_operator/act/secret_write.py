@@ -14,7 +14,9 @@ from .object_apply import ObjectRefused, check_owner, refusal_reason
 from .resource import Resource
 
 #: What helps an operator that may not use Secrets.
-_VALID: Final = "valid: the operator's chart with authentication.enabled"
+_VALID: Final = (
+    "valid: authentication.enabled in the operator's chart, with this name if authentication.secrets has any"
+)
 
 
 async def find_secret(context: Context, resource: Resource, name: str) -> Body | None:

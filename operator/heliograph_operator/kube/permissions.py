@@ -130,11 +130,11 @@ AUTHENTICATION_PERMISSIONS: Final[tuple[Permission, ...]] = (
         "",
         "secrets",
         {
-            "get": "read the keys of a BrokerCluster with authentication",
-            "update": "rotate keys, if nobody else changed them meanwhile",
+            "get": "read the keys of a BrokerCluster with authentication, and the token of a User",
+            "update": "rotate keys and tokens, if nobody else changed them meanwhile",
         },
     ),
-    Permission("", "secrets", {"create": "create Secrets for keys"}),
+    Permission("", "secrets", {"create": "create Secrets for keys and tokens"}),
 )
 """In every watched Kubernetes namespace, for authentication. The installation may name the Secrets of the first; none
 can be listed, watched or deleted."""

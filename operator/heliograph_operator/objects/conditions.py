@@ -15,6 +15,8 @@ QUOTA_EXCEEDED = "QuotaExceeded"
 ARCHIVED = "Archived"
 ADOPTED = "Adopted"
 RESTORED = "Restored"
+CREDENTIALS_ISSUED = "CredentialsIssued"
+EXPIRING = "Expiring"
 
 
 class Reason(StrEnum):
@@ -44,6 +46,13 @@ class Reason(StrEnum):
     NOT_SUPPORTED = "NotSupported"
     UNAUTHORIZED = "Unauthorized"
     CREDENTIALS_MISSING = "CredentialsMissing"
+    AUTHENTICATION_DISABLED = "AuthenticationDisabled"
+    NO_CREDENTIALS = "NoCredentials"
+    CREDENTIALS_PENDING = "CredentialsPending"
+    CREDENTIALS_ISSUED = "CredentialsIssued"
+    CREDENTIALS_VALID = "CredentialsValid"
+    CREDENTIALS_EXPIRING = "CredentialsExpiring"
+    CREDENTIALS_EXPIRED = "CredentialsExpired"
     PAUSED = "Paused"
     UNMANAGED = "Unmanaged"
     DELETING = "Deleting"

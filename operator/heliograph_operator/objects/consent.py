@@ -6,13 +6,13 @@ included: who may write it may write these, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from heliograph_api.resources.model import Namespace, OperatorResource, Subscription, Topic
 from heliograph_api.values.names import TopicName
 
-from .kinds import Body, Key, shown
+from .kinds import USER, Body, Key, key_of, shown
 from .ownership import Claim
 from .targets import Bodies
 
@@ -32,6 +32,27 @@ def refusal(bodies: Bodies, key: Key, claim: Claim) -> str:
         f"{shown(claim.cluster, key.namespace)} does not let a {key.kind} in Kubernetes namespace {key.namespace} be in"
         f" tenant {claim.tenant}; valid: an entry in its spec.consents with {key.namespace} in kubernetesNamespaces,"
         f" {claim.tenant} in tenants and {key.kind} in kinds"
+    )
+
+
+def user_refusal(cluster: Body, key: Key, tenants: Collection[str]) -> str:
+    """Return why a User may not have its role on a BrokerCluster, and grants in these tenants; empty if it may."""
+    on = key_of(cluster)
+    if on.namespace == key.namespace:
+        return ""
+    consents = [
+        each
+        for each in (cluster.get("spec") or {}).get("consents") or ()
+        if key.namespace in (each.get("kubernetesNamespaces") or ()) and USER.name in (each.get("kinds") or ())
+    ]
+    opened = {tenant for each in consents for tenant in each.get("tenants") or ()}
+    if consents and opened >= set(tenants):
+        return ""
+    of_tenants = f", {', '.join(sorted(set(tenants) - opened))} in tenants" if set(tenants) - opened else ""
+    return (
+        f"{shown(on, key.namespace)} does not let Users of Kubernetes namespace {key.namespace} have these rights;"
+        f" valid: an entry in its spec.consents with {key.namespace} in kubernetesNamespaces{of_tenants}"
+        f" and {USER.name} in kinds"
     )
 
 

@@ -40,11 +40,22 @@ TOPIC: Final = Kind("Topic", "topics")
 SUBSCRIPTION: Final = Kind("Subscription", "subscriptions")
 BACKUP: Final = Kind("Backup", "backups")
 SCHEDULED_BACKUP: Final = Kind("ScheduledBackup", "scheduledbackups")
+USER: Final = Kind("User", "users")
 OF_BROKERS: Final = (TENANT.name, NAMESPACE.name, TOPIC.name, SUBSCRIPTION.name)
 """The kinds that stand for objects of a broker, parents first."""
 KINDS: Final = {
     kind.name: kind
-    for kind in (BROKER_CLUSTER, BROKER_CONNECTION, TENANT, NAMESPACE, TOPIC, SUBSCRIPTION, BACKUP, SCHEDULED_BACKUP)
+    for kind in (
+        BROKER_CLUSTER,
+        BROKER_CONNECTION,
+        TENANT,
+        NAMESPACE,
+        TOPIC,
+        SUBSCRIPTION,
+        BACKUP,
+        SCHEDULED_BACKUP,
+        USER,
+    )
 }
 """The kinds by name, parents first."""
 CLUSTER_KINDS: Final = (BROKER_CLUSTER.name, BROKER_CONNECTION.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from .kinds import BACKUP, BROKER_CLUSTER, BROKER_CONNECTION, SCHEDULED_BACKUP
+from .kinds import BACKUP, BROKER_CLUSTER, BROKER_CONNECTION, SCHEDULED_BACKUP, USER
 
 _LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
@@ -381,8 +381,63 @@ OF_CONNECTIONS: Final = (
 )
 """Reasons on BrokerConnections."""
 
+OF_USERS: Final = (
+    Guide(("Reconciled",), "the role has its grants, and its token if it has one", ""),
+    Guide(
+        ("AuthenticationDisabled",),
+        "the BrokerCluster lets every client do everything, so grants have no effect",
+        "set `authentication.enabled` on it",
+    ),
+    Guide(
+        ("Conflict",),
+        "an older User has the role; or, of the credentials, a Secret of that name belongs to something else",
+        "delete one of them, or choose another `secretName`",
+    ),
+    Guide(
+        ("NotAllowed",),
+        (
+            "the role, a tenant of the permissions or the validity of the token is not allowed; the message names it"
+            " and what is valid"
+        ),
+        "change it, or allow it on the BrokerCluster",
+    ),
+    Guide(
+        ("ParentMissing",),
+        "the BrokerCluster, or a namespace of the permissions, does not exist; the message names it",
+        "apply it; the operator continues by itself",
+    ),
+    Guide(
+        ("Refused",),
+        "the broker refuses a grant; the message has its reason, such as a topic that does not exist",
+        "create the topic, or use `namespace` and `topics`; the operator tries again",
+    ),
+    Guide(
+        ("NoCredentials",),
+        "of `CredentialsIssued` and `Expiring`: the spec asks for no token",
+        "",
+    ),
+    Guide(
+        ("CredentialsPending",),
+        "there is no token yet; the message says what is missing",
+        "see the conditions of the BrokerCluster",
+    ),
+    Guide(("CredentialsIssued",), "of `CredentialsIssued`: the Secret has a token; the message has its end", ""),
+    Guide(("CredentialsValid",), "of `Expiring`: the token is replaced in time", ""),
+    Guide(
+        ("CredentialsExpiring", "CredentialsExpired"),
+        "of `Expiring`: the token could not be replaced in time; the message has the cause",
+        "remove the cause; the operator tries again every minute",
+    ),
+    Guide(
+        ("Deleting",),
+        "the User is being deleted, and its grants are still in the broker; the message has the error",
+        "make the broker reachable; or leave the grants there: annotation `heliograph.dev/managed=false`",
+    ),
+)
+"""Reasons on Users."""
 
 _TABLES: Final = {
+    USER.name: (OF_USERS, OF_CLUSTERS, OF_POLICIES),
     BROKER_CONNECTION.name: (OF_CONNECTIONS,),
     BROKER_CLUSTER.name: (OF_CLUSTERS, OF_POLICIES),
     BACKUP.name: (OF_BACKUPS, OF_CLUSTERS, OF_POLICIES),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .consent import refusal
-from .kinds import CLUSTER_KINDS, OF_BROKERS, Body, Key, annotation, is_deleted, is_managed, key_of, owned
+from .kinds import CLUSTER_KINDS, OF_BROKERS, USER, Body, Key, annotation, is_deleted, is_managed, key_of, owned
 from .ownership import OwnershipIndex, Stake
 from .targets import claim_of, is_established, other_clusters, parent_of
 
@@ -113,7 +113,7 @@ class ResourceCache:
     def named_by(self, key: Key) -> list[Key]:
         """Return a resource and all whose place in a broker may depend on it, parents first."""
         if key.kind in CLUSTER_KINDS:
-            own = (each for kind in OF_BROKERS for each in self.keys(kind, key.namespace))
+            own = (each for kind in (*OF_BROKERS, USER.name) for each in self.keys(kind, key.namespace))
             found = dict.fromkeys([*own, *sorted(self._from_elsewhere.get(key, ()))])
         else:
             found = {key: None}

@@ -15,7 +15,14 @@ from heliograph_api.resources.model import BrokerCluster
 from heliograph_operator.decide.cluster_status import ClusterReason
 from heliograph_operator.decide.rollout import TEMPLATE, with_origin
 from heliograph_operator.objects.conditions import Reason
-from heliograph_operator.objects.reason_guide import OF_BACKUPS, OF_CLUSTERS, OF_CONNECTIONS, OF_POLICIES, guide
+from heliograph_operator.objects.reason_guide import (
+    OF_BACKUPS,
+    OF_CLUSTERS,
+    OF_CONNECTIONS,
+    OF_POLICIES,
+    OF_USERS,
+    guide,
+)
 from heliograph_operator.plugin.explanation import explanation
 from heliograph_operator.plugin.overview import cluster_rows, connection_rows, kind_rows, not_ready, state_of
 from heliograph_operator.plugin.support_bundle import redacted
@@ -48,6 +55,7 @@ def ready(status: str, reason: str = "Reconciled", message: str = "", generation
         ("docs/install.md", OF_CLUSTERS),
         ("docs/backup.md", OF_BACKUPS),
         ("docs/broker-connections.md", OF_CONNECTIONS),
+        ("docs/security.md", OF_USERS),
     ],
 )
 def test_the_tables_of_the_guides_are_those_of_the_command(page: str, rows: Any) -> None:
@@ -59,7 +67,8 @@ def test_the_tables_of_the_guides_are_those_of_the_command(page: str, rows: Any)
 
 def test_every_reason_has_a_row() -> None:
     of_backups = {reason for row in OF_BACKUPS for reason in row.reasons}
-    known = [each for each in Reason if guide("Topic", each) or guide("BrokerConnection", each)]
+    kinds = ("Topic", "BrokerConnection", "User")
+    known = [each for each in Reason if each is not Reason.DELETING and any(guide(kind, each) for kind in kinds)]
     assert [each for each in Reason if each not in of_backups and each not in known] == [Reason.DELETING]
     assert all(guide(kind, each) is not None for kind in ("Backup", "ScheduledBackup") for each in of_backups)
     assert [each for each in ClusterReason if guide("BrokerCluster", each) is None] == []
@@ -84,7 +93,7 @@ def test_clusters_and_kinds_have_a_row_each() -> None:
     assert ("topics.heliograph.dev", "2", "1") in kind_rows(bodies)
     assert [row[0] for row in kind_rows(bodies)] == [
         f"{each}.heliograph.dev"
-        for each in ("tenants", "namespaces", "topics", "subscriptions", "backups", "scheduledbackups")
+        for each in ("tenants", "namespaces", "topics", "subscriptions", "backups", "scheduledbackups", "users")
     ]
     assert [(each.name, each.reason) for each in not_ready(bodies)] == [("again", "Conflict")]
 

@@ -36,6 +36,7 @@ _MINIMAL: dict[str, _Schema] = {
     "Subscription": {"topicRef": {"name": "orders"}},
     "Backup": _BACKUP,
     "ScheduledBackup": {"schedule": "@daily", "template": _BACKUP},
+    "User": {"clusterRef": {"name": "main"}},
 }
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -86,7 +87,7 @@ def test_names(kind: str) -> None:
     assert names["categories"] == ["heliograph"]
     short = {"BrokerCluster": "bcl", "BrokerConnection": "hconnection", "Tenant": "htenant"}
     short |= {"Namespace": "hns", "Topic": "htopic", "Subscription": "hsub"}
-    short |= {"Backup": "hbackup", "ScheduledBackup": "hsbackup"}
+    short |= {"Backup": "hbackup", "ScheduledBackup": "hsbackup", "User": "huser"}
     assert names["shortNames"] == [short[kind]]
     assert metadata["name"] == f"{names['plural']}.heliograph.dev"
 
@@ -131,6 +132,8 @@ def test_the_model_has_the_same_fields(kind: str) -> None:
 def test_defaults_are_those_of_the_model(kind: str) -> None:
     def defaulted(schema: _Schema, value: Any) -> Any:
         """Return what the API server stores."""
+        if isinstance(value, list):
+            return [defaulted(schema["items"], each) for each in value]
         if not isinstance(value, dict):
             return value
         filled = dict(value)
@@ -143,6 +146,7 @@ def test_defaults_are_those_of_the_model(kind: str) -> None:
 
     rates: _Schema = {"publishRate": {}, "subscribeRate": {"perConsumer": 3}} if kind in ("Namespace", "Topic") else {}
     rates |= {"auth": {"secretRef": {"name": "a"}}} if kind == "BrokerConnection" else {}
+    rates |= {"authentication": [{"token": {}}]} if kind == "User" else {}
     spec = {**_MINIMAL[kind], **rates}
     head = {"apiVersion": "heliograph.dev/v1alpha1", "kind": kind, "metadata": {"name": "x"}}
     stored = defaulted(_schema(kind)["properties"]["spec"], spec)

@@ -1,0 +1,1 @@
+"""Reconciles Users: their grants in brokers, and their credentials in Secrets."""

@@ -1,0 +1,287 @@
+"""Gives the role of each User its grants in the broker, and its clients a token in a Secret."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
+from heliograph_api.resources.model import User
+from heliograph_api.values.durations import format_duration
+
+from heliograph_operator.act.broker_sessions import BrokerSessions
+from heliograph_operator.act.broker_tokens import BrokerTokens, needs_token
+from heliograph_operator.act.controller import Context, Outcome
+from heliograph_operator.act.finalizers import changed_since, hold, release
+from heliograph_operator.act.object_apply import ObjectRefused
+from heliograph_operator.act.resource import NOT_RECONCILED, Resource
+from heliograph_operator.act.secret_write import find_secret, write_secret
+from heliograph_operator.act.status_report import named, report
+from heliograph_operator.decide.stateful_set import metadata
+from heliograph_operator.decide.token_secrets import decoded
+from heliograph_operator.decide.user_grants import Grants, changes, missing_namespaces, stated_grants
+from heliograph_operator.decide.user_tokens import SECRET_TYPE, TokenPlan, expiring, plan_token, token_verdicts
+from heliograph_operator.objects.backoff import REFUSED, UNREACHABLE
+from heliograph_operator.objects.conditions import EXPIRING, Reason, Truth, Verdict, ready, timestamp
+from heliograph_operator.objects.consent import user_refusal
+from heliograph_operator.objects.kinds import Body, is_held, shown
+from heliograph_operator.objects.targets import http_url
+from heliograph_operator.objects.user_roles import UserRoles, cluster_of, role_of
+
+#: Time (s) until something is tried again that only a change elsewhere makes possible; most of these are watched.
+_WAITING_S: Final = 30.0
+#: Time (s) between two checks of the Secret, which is not watched.
+_CHECK_S: Final = 60.0
+_MAX_NAMED: Final = 5
+_METHODS: Final = {
+    "service_account": ("serviceAccount", "brokers with auth=oidc that trust the API server as an issuer"),
+    "certificate": ("certificate", "brokers with auth=tls and a tls_client_ca"),
+    "oidc": ("oidc", "brokers with auth=oidc and the issuer"),
+}
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class _Blocked(Exception):
+    """Nothing can be done yet; the text is for people. ``revokes``: nor may the role keep what it has."""
+
+    def __init__(self, reason: StrEnum, message: str, *, revokes: bool = False) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.revokes = revokes
+
+
+@dataclass(frozen=True, slots=True)
+class _Credentials:
+    """The Secret of a User: its name, the plan for it, and why it is not as planned."""
+
+    name: str = ""
+    plan: TokenPlan | None = None
+    problem: str = ""
+    reason: StrEnum = Reason.CREDENTIALS_PENDING
+
+
+class UserReconciler:
+    """The reconciler of Users."""
+
+    def __init__(
+        self, brokers: BrokerSessions, tokens: BrokerTokens, roles: UserRoles, now: Callable[[], datetime] = _now
+    ) -> None:
+        self._brokers = brokers
+        self._tokens = tokens
+        self._roles = roles
+        self._now = now
+
+    async def reconcile(self, context: Context, resource: Resource) -> Outcome:
+        """See :data:`.controller.Reconciler`."""
+        memory = resource.memory
+        memory.observed, memory.unreachable = None, False
+        if resource.deleted:
+            return await self._delete(context, resource)
+        if not resource.managed:
+            await release(context, resource)
+            return await self._say(context, resource, Reason.UNMANAGED, NOT_RECONCILED, "Unknown")
+        if why := resource.suspended:
+            return await self._say(context, resource, Reason.PAUSED, f"{why}: nothing is changed", "Unknown")
+        model = resource.model
+        if not isinstance(model, User):
+            return await self._say(context, resource, Reason.INVALID, memory.problem)
+        if not is_held(resource.body):
+            return await self.reconcile(context, resource) if await hold(context, resource) else Outcome("gone")
+        try:
+            cluster = self._cluster(context, resource, model)
+        except _Blocked as error:
+            message = str(error)
+            if error.revokes and (left := await self._revoke(context, resource)):
+                message = f"{message}. {left}"
+            await report(context, resource, [ready(error.reason, message)], {"role": role_of(resource.body)})
+            return Outcome("waiting", _WAITING_S)
+        credentials = await self._credentials(context, resource, model, cluster)
+        granted, again_s = await self._granted(context, resource, model, cluster)
+        return await self._report(context, resource, model, credentials, granted, again_s)
+
+    def _cluster(self, context: Context, resource: Resource, model: User) -> Body:
+        """Return the BrokerCluster on which the User may have its role. Raises :class:`_Blocked`."""
+        namespace, role = resource.key.namespace, role_of(resource.body)
+        if not role.startswith(f"{namespace}/"):
+            message = (
+                f"spec.role: {role} may be another Kubernetes namespace's; valid: a role that begins with {namespace}/"
+            )
+            raise _Blocked(Reason.NOT_ALLOWED, message)
+        key = cluster_of(resource.body)
+        cluster = context.cache.get(key)
+        if cluster is None:
+            raise _Blocked(Reason.PARENT_MISSING, f"{shown(key, namespace)} does not exist")
+        tenants = {each.in_namespace.partition("/")[0] for each in model.spec.permissions}
+        if why := user_refusal(cluster, resource.key, tenants):
+            raise _Blocked(Reason.NOT_ALLOWED, why, revokes=True)
+        if not needs_token(cluster):
+            message = f"{shown(key, namespace)} lets every client do everything; valid: authentication.enabled there"
+            raise _Blocked(Reason.AUTHENTICATION_DISABLED, message)
+        owner = self._roles.owner(resource.body)
+        if owner is not None and owner != resource.key:
+            raise _Blocked(Reason.CONFLICT, f"{owner} is older and has the role {role}; delete one of them")
+        return cluster
+
+    # -- credentials ---------------------------------------------------------------------------------------------------
+
+    async def _credentials(self, context: Context, resource: Resource, model: User, cluster: Body) -> _Credentials:
+        """Keep the Secret with the token as it has to be."""
+        proof = model.spec.token
+        if proof is None:
+            return _Credentials()
+        name = proof.secret_name or f"{resource.key.name}-token"
+        signer = self._tokens.signer(cluster_of(resource.body))
+        if signer is not None and timedelta(milliseconds=proof.validity) > signer.longest:
+            longest = format_duration(int(signer.longest.total_seconds() * 1000))
+            message = (
+                f"spec.authentication: a token of {format_duration(proof.validity)} is not allowed; valid: at most"
+                f" {longest}, the authentication.maxTokenValidity of the BrokerCluster"
+            )
+            return _Credentials(name, problem=message, reason=Reason.NOT_ALLOWED)
+        url = str(((cluster.get("status") or {}).get("endpoints") or {}).get("broker") or "")
+        if not url:
+            return _Credentials(name, problem="the BrokerCluster has not published a broker address yet")
+        try:
+            found = await find_secret(context, resource, name)
+            plan = plan_token(proof, role_of(resource.body), decoded(found), url, signer, self._now())
+            if plan.entries is None:
+                return _Credentials(name, problem="the BrokerCluster has no key that signs yet")
+            about = metadata(resource.body, name, labels={"app.kubernetes.io/component": "credentials"})
+            await write_secret(context, resource, about, plan.entries, found, SECRET_TYPE)
+        except ObjectRefused as error:
+            return _Credentials(name, problem=str(error), reason=error.reason)
+        if plan.is_new and plan.issued is not None:
+            message = f"Secret {name} has a new token, valid until {timestamp(plan.issued.expires)}"
+            await context.events.emit(resource.body, "TokenIssued", message, repeat=True)
+        return _Credentials(name, plan)
+
+    # -- grants --------------------------------------------------------------------------------------------------------
+
+    async def _granted(
+        self, context: Context, resource: Resource, model: User, cluster: Body
+    ) -> tuple[Verdict, float | None]:
+        """Make the grants of the role those of the User; return the Ready condition, and when to try again."""
+        memory, role = resource.memory, role_of(resource.body)
+        memory.http_url, memory.name = http_url(cluster), role
+        if not memory.http_url:
+            return ready(
+                Reason.CLUSTER_NOT_READY, "the BrokerCluster has not published a broker address yet"
+            ), _WAITING_S
+        stated = stated_grants(model.spec.permissions)
+        try:
+            broker = self._brokers.at(memory.http_url)
+            listing = await broker.recent_listing()
+            if missing := missing_namespaces(stated, model.spec.permissions, listing.state):
+                text = f"spec.permissions: the broker does not have namespace {named(missing, _MAX_NAMED, ', ')}"
+                return ready(Reason.PARENT_MISSING, text), _WAITING_S
+            had = listing.grants.get(role, Grants())
+            wanted = changes(role, stated, had, listing.state)
+            if wanted:
+                await broker.grant(role, wanted)
+                listing = await broker.listing(0.0)
+                had = listing.grants.get(role, Grants())
+                if left := changes(role, stated, had, listing.state):
+                    text = f"the broker accepted the grants but does not have them: {named(left)}"
+                    return ready(Reason.NOT_APPLIED, text), _WAITING_S
+                await context.events.emit(resource.body, "GrantsChanged", f"role {role}: {named(wanted)}", repeat=True)
+        except AdminRefused as error:
+            memory.refused += 1
+            return ready(Reason.REFUSED, f"spec.permissions: {error.reason}"), REFUSED.delay(memory.refused)
+        except AdminUnreachable as error:
+            memory.unreachable = True
+            return ready(Reason.BROKER_UNREACHABLE, str(error), "False"), UNREACHABLE.first_s
+        memory.refused, memory.observed = 0, had
+        return ready(Reason.RECONCILED, f"role {role} has the grants of spec.permissions", "True"), None
+
+    # -- the end, and the status ---------------------------------------------------------------------------------------
+
+    async def _report(
+        self,
+        context: Context,
+        resource: Resource,
+        model: User,
+        credentials: _Credentials,
+        granted: Verdict,
+        again_s: float | None,
+    ) -> Outcome:
+        proof, now = model.spec.token, self._now()
+        verdicts = token_verdicts(proof, credentials.name, credentials.plan, credentials.problem)
+        fields: dict[str, Any] = {"role": role_of(resource.body), "notInEffect": _not_in_effect(model) or None}
+        requeue_s = again_s if again_s is not None else context.settings.resync_s
+        if proof is not None:
+            requeue_s = min(requeue_s, _CHECK_S)
+            issued = credentials.plan.issued if credentials.plan is not None else None
+            if issued is not None and credentials.plan is not None and credentials.plan.due is not None:
+                fields["credentials"] = {"name": credentials.name}
+                fields["tokenIssued"] = timestamp(issued.issued)
+                fields["tokenExpires"] = timestamp(issued.expires)
+                requeue_s = min(requeue_s, max((credentials.plan.due - now).total_seconds(), 1.0))
+            else:
+                before = timedelta(milliseconds=proof.rotate_before)
+                late = expiring(resource.status, before, now, credentials.problem)
+                verdicts = [late if late is not None and each.type == EXPIRING else each for each in verdicts]
+                if granted.status == "True":
+                    granted = ready(credentials.reason, credentials.problem)
+        else:
+            fields |= {"credentials": None, "tokenIssued": None, "tokenExpires": None}
+        await report(context, resource, [granted, *verdicts], fields)
+        return Outcome("ready" if granted.status == "True" else "waiting", requeue_s)
+
+    async def _delete(self, context: Context, resource: Resource) -> Outcome:
+        """Take its grants from the role, unless another User has it, then release the resource."""
+        if not is_held(resource.body):
+            return Outcome("gone")
+        heirs = self._roles.others(resource.body)
+        owned = self._roles.owner(resource.body) is None and not resource.suspended
+        if owned:
+            if (changed := await changed_since(context, resource)) is not None:
+                return changed
+            if left := await self._revoke(context, resource):
+                await report(context, resource, [ready(Reason.DELETING, left)])
+                return Outcome("waiting", UNREACHABLE.first_s)
+        await release(context, resource)
+        for key in heirs:
+            context.queue.add(key)
+        return Outcome("deleted")
+
+    async def _revoke(self, context: Context, resource: Resource) -> str:
+        """Take all grants from the role; return why some are still there, empty if none is."""
+        cluster, role = context.cache.get(cluster_of(resource.body)), role_of(resource.body)
+        if cluster is None or not role.startswith(f"{resource.key.namespace}/"):
+            return ""
+        if not needs_token(cluster) or not http_url(cluster):
+            return ""
+        try:
+            broker = self._brokers.at(http_url(cluster))
+            listing = await broker.listing(0.0)
+            if left := changes(role, Grants(), listing.grants.get(role, Grants()), listing.state):
+                await broker.grant(role, left)
+        except (AdminRefused, AdminUnreachable) as error:
+            return f"The grants of role {role} are still in the broker: {error}"
+        return ""
+
+    @staticmethod
+    async def _say(
+        context: Context, resource: Resource, reason: Reason, message: str, status: Truth = "False"
+    ) -> Outcome:
+        await report(context, resource, [ready(reason, message, status)])
+        return Outcome("waiting", context.settings.resync_s)
+
+
+def _not_in_effect(model: User) -> list[str]:
+    """Return the parts of the spec that are not in effect, each with the reason."""
+    found = []
+    for index, each in enumerate(model.spec.authentication):
+        for field, (name, needs) in _METHODS.items():
+            if getattr(each, field) is not None:
+                found.append(
+                    f"spec.authentication[{index}].{name}: needs {needs}, and their clients have the role that their"
+                    " own credentials name: grant that role what it may do"
+                )
+    return found

@@ -1,0 +1,534 @@
+"""A User: its role has the grants that it states and no others, and its clients a token that is replaced in time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from copy import deepcopy
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from heliograph_api.admin.admin_client import AdminRefused
+from heliograph_api.manifests.explain import explain
+from heliograph_api.policies.policies import Policies
+from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TopicState
+from heliograph_api.resources.model import User
+from heliograph_operator.act.controller import Context, Outcome
+from heliograph_operator.cluster.cluster_keys import ClusterKeys
+from heliograph_operator.cluster.cluster_reconciler import ClusterReconciler
+from heliograph_operator.decide.stateful_set import Site
+from heliograph_operator.decide.token_secrets import decoded
+from heliograph_operator.decide.user_grants import (
+    Change,
+    Grants,
+    NamespaceGrant,
+    SubscriptionRoles,
+    TopicGrant,
+    changes,
+    grants_by_role,
+    stated_grants,
+)
+from heliograph_operator.objects.conditions import condition
+from heliograph_operator.objects.kinds import FINALIZER, Body, Key
+from heliograph_operator.objects.user_roles import UserRoles
+from heliograph_operator.user.user_reconciler import UserReconciler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from .api_server import resource_of
+from .bodies import body
+from .cluster_keys import tokens
+from .installation import Broker, OneBroker, Server
+
+CLUSTER = Key("BrokerCluster", "team", "main")
+USER = Key("User", "team", "billing")
+SECRET = Key("Secret", "team", "billing-token")
+ORDERS = "persistent://shop/payments/orders"
+TOKEN: dict[str, Any] = {"authentication": [{"token": {"validity": "30d", "rotateBefore": "7d"}}]}
+PRODUCE: dict[str, Any] = {
+    "permissions": [{"namespace": "shop/payments", "topics": "orders-*", "actions": ["produce"]}]
+}
+DAY = timedelta(days=1)
+
+
+def user(name: str = "billing", namespace: str = "team", **spec: Any) -> dict[str, Any]:
+    made = body("User", name, {"clusterRef": {"name": "main"}, **spec}, namespace=namespace, uid=f"{namespace}-{name}")
+    return made | {"metadata": made["metadata"] | {"finalizers": [FINALIZER]}}
+
+
+def closed(**spec: Any) -> dict[str, Any]:
+    made = body("BrokerCluster", "main", {"authentication": {"enabled": True}, **spec}, finalizers=[FINALIZER])
+    urls = {
+        "http": "http://main-admin.team.svc.cluster.local:8080",
+        "broker": "pulsar://main.team.svc.cluster.local:6650",
+    }
+    return {**made, "status": {"endpoints": urls, "readyReplicas": 1}}
+
+
+class Granting(Broker):
+    """A broker that keeps grants as the admin API does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.namespaces["shop/payments"] = NamespaceState(4, Policies())
+        self.topics[ORDERS] = TopicState(0, Policies())
+        self.granted: list[str] = []
+
+    def policies(self, namespace: str) -> dict[str, Any]:
+        kept = self.namespaces[namespace].policies
+        empty: dict[str, Any] = {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}}
+        kept.kept = kept.kept or {"auth_policies": deepcopy(empty)}
+        found: dict[str, Any] = kept.kept["auth_policies"]
+        return found
+
+    async def grant(self, role: str, wanted: Sequence[Change]) -> None:
+        self._reach()
+        for each in wanted:
+            self.granted.append(str(each))
+            apply(self.policies, self.topics, role, each)
+
+
+def apply(policies: Any, topics: Any, role: str, each: Change) -> None:
+    """Change grants as the admin API does."""
+    if isinstance(each, NamespaceGrant):
+        roles = policies(each.namespace)["namespace_auth"]
+        roles.pop(role, None) if not each.actions else roles.update({role: list(each.actions)})
+    elif isinstance(each, TopicGrant):
+        if not each.topic.endswith("*") and each.topic not in topics:
+            raise AdminRefused(404, f"Topic {each.topic} not found")
+        of_topics = policies(each.topic.partition("://")[2].rpartition("/")[0])["destination_auth"]
+        roles = of_topics.setdefault(each.topic, {})
+        roles.pop(role, None) if not each.actions else roles.update({role: list(each.actions)})
+        if not roles:
+            del of_topics[each.topic]
+    else:
+        named = policies(each.namespace)["subscription_auth_roles"]
+        left = list(each.roles) or [name for name in named[each.subscription] if name != role]
+        named[each.subscription] = left
+        if not left:
+            del named[each.subscription]
+
+
+class Team:
+    """An API server, a broker, and an operator that keeps its memory."""
+
+    def __init__(self, *bodies: Body, cluster: Body | None = None) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.server = Server(cluster or closed(), *bodies)
+        self.broker = Granting()
+        self.tokens = tokens(lambda: self.now)
+        self.keys = ClusterKeys(self.tokens, lambda: self.now)
+
+    async def reconcile(self, key: Key = USER, *, keys: bool = True) -> Outcome:
+        """Reconcile the BrokerCluster's keys and one User."""
+        context = self.context()
+        if keys and key.namespace == "team":
+            await self._cluster(context)
+        users = UserReconciler(OneBroker(self.broker), self.tokens, self.roles, lambda: self.now)
+        return await users.reconcile(context, resource_of(context, key))
+
+    def context(self) -> Context:
+        context = self.server.context()
+        self.roles = UserRoles()
+        for key in context.cache.keys(""):
+            found = context.cache.get(key)
+            assert found is not None
+            self.tokens.seen(None, found)
+            self.roles.seen(None, found)
+        return context
+
+    async def _cluster(self, context: Context) -> None:
+        before = self.server.objects[CLUSTER]
+        reconciler = ClusterReconciler(Site("image"), OneBroker(self.broker), self.keys)
+        await reconciler.reconcile(context, resource_of(context, CLUSTER))
+        self.server.objects[CLUSTER] = before
+
+    def condition(self, kind: str = "Ready", key: Key = USER) -> tuple[str, str, str]:
+        found = condition(self.server.objects[key].get("status", {}), kind)
+        return found.get("status", ""), found.get("reason", ""), found.get("message", "")
+
+    def entries(self, key: Key = SECRET) -> dict[str, str]:
+        return decoded(self.server.objects[key])
+
+
+# -- grants --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_role_gets_what_its_user_states() -> None:
+    more = [
+        {"namespace": "shop/payments", "topics": "orders-*", "actions": ["produce"]},
+        {"namespace": "public/default", "actions": ["consume"]},
+        {"topic": "shop/payments/orders", "subscriptions": ["billing"], "actions": ["consume", "produce"]},
+    ]
+    team = Team(user(permissions=more))
+    await team.reconcile()
+    assert team.condition()[:2] == ("True", "Reconciled")
+    granted = team.broker.policies("shop/payments")
+    assert granted["destination_auth"] == {
+        "persistent://shop/payments/orders-*": {"team/billing": ["produce"]},
+        ORDERS: {"team/billing": ["consume", "produce"]},
+    }
+    assert granted["subscription_auth_roles"] == {"billing": ["team/billing"]}
+    assert team.broker.policies("public/default")["namespace_auth"] == {"team/billing": ["consume"]}
+    assert team.server.objects[USER]["status"]["role"] == "team/billing"
+    team.broker.granted.clear()
+    await team.reconcile()
+    assert team.broker.granted == []
+
+
+async def test_what_the_user_does_not_state_any_more_is_gone_and_others_keep_theirs() -> None:
+    team = Team(user(**PRODUCE))
+    granted = team.broker.policies("shop/payments")
+    granted["namespace_auth"] = {"team/billing": ["consume", "admin"], "others": ["produce"]}
+    granted["destination_auth"] = {ORDERS: {"team/billing": ["functions"], "others": ["consume"]}}
+    granted["subscription_auth_roles"] = {"sub": ["others", "team/billing"]}
+    await team.reconcile()
+    assert granted["destination_auth"] == {
+        ORDERS: {"others": ["consume"]},
+        "persistent://shop/payments/orders-*": {"team/billing": ["produce"]},
+    }
+    assert granted["subscription_auth_roles"] == {"sub": ["others"]}
+    assert granted["namespace_auth"]["others"] == ["produce"]
+
+
+async def test_drift_is_seen_by_the_listing_of_all_grants() -> None:
+    team = Team(user(**PRODUCE))
+    context = team.context()
+    users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, lambda: team.now)
+    resource = resource_of(context, USER)
+    await users.reconcile(context, resource)
+    listing = await team.broker.listing(0.0)
+    assert resource.memory.observed == listing.grants["team/billing"]
+    team.broker.policies("shop/payments")["namespace_auth"]["team/billing"] = ["consume"]
+    assert (await team.broker.listing(0.0)).grants["team/billing"] != resource.memory.observed
+
+
+async def test_a_namespace_or_a_topic_that_is_missing_is_waited_for() -> None:
+    nowhere = user(permissions=[{"namespace": "shop/nothing", "actions": ["produce"]}])
+    team = Team(nowhere)
+    await team.reconcile()
+    assert team.condition() == (
+        "False",
+        "ParentMissing",
+        "spec.permissions: the broker does not have namespace shop/nothing",
+    )
+    team = Team(user(permissions=[{"topic": "shop/payments/nothing", "actions": ["produce"]}]))
+    outcome = await team.reconcile()
+    assert team.condition()[1] == "Refused"
+    assert outcome.requeue_s is not None
+
+
+async def test_a_broker_that_does_not_answer_is_waited_for() -> None:
+    team = Team(user(**PRODUCE, **TOKEN))
+    await team.reconcile()
+    team.broker.unreachable = True
+    await team.reconcile()
+    assert team.condition()[1] == "BrokerUnreachable"
+    assert team.condition("CredentialsIssued")[0] == "True"
+
+
+async def test_a_deletion_takes_the_grants_and_waits_for_the_broker() -> None:
+    team = Team(user(**PRODUCE))
+    await team.reconcile()
+    team.server.change(USER, deletionTimestamp="2026-01-02T00:00:00Z")
+    team.broker.unreachable = True
+    await team.reconcile()
+    assert team.condition()[1] == "Deleting"
+    assert team.server.objects[USER]["metadata"]["finalizers"]
+    team.broker.unreachable = False
+    await team.reconcile()
+    assert team.broker.policies("shop/payments")["destination_auth"] == {}
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+
+
+async def test_the_deletion_of_a_user_whose_cluster_is_gone_ends() -> None:
+    team = Team(user(**PRODUCE))
+    await team.reconcile()
+    del team.server.objects[CLUSTER]
+    team.server.change(USER, deletionTimestamp="2026-01-02T00:00:00Z")
+    await team.reconcile(keys=False)
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+
+
+async def test_the_older_of_two_users_has_the_role_and_the_younger_takes_over() -> None:
+    younger = user("again", role="team/billing", **PRODUCE, **TOKEN)
+    younger["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
+    other = [{"namespace": "public/default", "actions": ["consume"]}]
+    team = Team(younger, user(permissions=other))
+    key = Key("User", "team", "again")
+    await team.reconcile(key)
+    assert team.condition(key=key)[1] == "Conflict"
+    assert "User team/billing" in team.condition(key=key)[2]
+    assert Key("Secret", "team", "again-token") not in team.server.objects
+    await team.reconcile()
+    assert team.condition()[1] == "Reconciled"
+    team.server.change(USER, deletionTimestamp="2026-03-01T00:00:00Z")
+    await team.reconcile()
+    assert team.broker.policies("public/default")["namespace_auth"], "they are the heir's by now"
+    del team.server.objects[USER]
+    await team.reconcile(key)
+    assert team.condition(key=key)[1] == "Reconciled"
+    assert team.broker.policies("public/default")["namespace_auth"] == {}
+
+
+@pytest.mark.parametrize("role", ["admin", "other/billing", "teams/billing"])
+async def test_a_role_of_another_kubernetes_namespace_is_refused(role: str) -> None:
+    team = Team(user(role=role, **PRODUCE, **TOKEN))
+    await team.reconcile()
+    assert team.condition()[1] == "NotAllowed"
+    assert team.broker.granted == []
+    assert SECRET not in team.server.objects
+
+
+async def test_a_user_of_another_kubernetes_namespace_needs_consent() -> None:
+    key = Key("User", "app", "billing")
+    there = user(namespace="app", clusterRef={"name": "main", "namespace": "team"}, **PRODUCE)
+    team = Team(there, cluster=closed(consents=[{"kubernetesNamespaces": ["app"], "tenants": ["shop"]}]))
+    await team.reconcile(key)
+    assert team.condition(key=key)[1] == "NotAllowed"
+    consent = {"kubernetesNamespaces": ["app"], "tenants": ["shop"], "kinds": ["User"]}
+    team = Team(there, cluster=closed(consents=[consent]))
+    await team.reconcile(key)
+    assert team.condition(key=key)[1] == "Reconciled"
+    assert team.broker.policies("shop/payments")["destination_auth"]
+    team.server.objects[CLUSTER] = closed(consents=[{**consent, "tenants": ["bank"]}])
+    await team.reconcile(key)
+    assert "shop in tenants" in team.condition(key=key)[2]
+    assert team.broker.policies("shop/payments")["destination_auth"] == {}, "without consent it has no rights"
+
+
+async def test_without_authentication_the_status_says_that_grants_have_no_effect() -> None:
+    team = Team(user(**PRODUCE, **TOKEN), cluster=closed(authentication={"enabled": False}))
+    await team.reconcile()
+    assert team.condition()[1] == "AuthenticationDisabled"
+    assert team.broker.granted == []
+
+
+@pytest.mark.parametrize(("note", "reason"), [("paused", "Paused"), ("managed", "Unmanaged")])
+async def test_a_user_that_is_left_alone_is_not_changed(note: str, reason: str) -> None:
+    made = user(**PRODUCE, **TOKEN)
+    made["metadata"]["annotations"] = {f"heliograph.dev/{note}": "true" if note == "paused" else "false"}
+    team = Team(made)
+    await team.reconcile()
+    assert team.condition()[:2] == ("Unknown", reason)
+    assert (team.broker.granted, SECRET in team.server.objects) == ([], False)
+
+
+ACTION = st.sampled_from(["produce", "consume"])
+PLACES = st.one_of(
+    st.builds(lambda namespace: {"namespace": namespace}, st.sampled_from(["a/b", "a/c"])),
+    st.builds(
+        lambda namespace, topics: {"namespace": namespace, "topics": topics},
+        st.sampled_from(["a/b", "a/c"]),
+        st.sampled_from(["x", "x*", "y", "*"]),
+    ),
+    st.builds(lambda topic: {"topic": topic}, st.sampled_from(["a/b/x", "persistent://a/c/y"])),
+)
+PERMISSION = st.builds(
+    lambda place, actions, subscriptions: (
+        place | {"actions": actions} | ({"subscriptions": subscriptions} if "consume" in actions else {})
+    ),
+    PLACES,
+    st.lists(ACTION, min_size=1, max_size=2, unique=True),
+    st.lists(st.sampled_from(["s", "t"]), max_size=2, unique=True),
+)
+
+
+@given(st.lists(PERMISSION, max_size=4), st.lists(PERMISSION, max_size=4), st.lists(PERMISSION, max_size=3))
+@settings(max_examples=200, deadline=None)
+def test_the_changes_lead_to_what_is_stated_and_nothing_else(
+    before: list[Any], after: list[Any], others: list[Any]
+) -> None:
+    state = BrokerState("1", Policies(), Policies(), {}, {}, {})
+    for namespace in ("a/b", "a/c"):
+        empty: dict[str, Any] = {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}}
+        state.namespaces[namespace] = NamespaceState(1, Policies(kept={"auth_policies": empty}))
+    for topic in ("a/b/x", "a/b/y", "a/c/x", "a/c/y"):
+        state.topics[f"persistent://{topic}"] = TopicState(0, Policies())
+
+    def make(role: str, permissions: list[Any]) -> Grants:
+        spec = User.model_validate(
+            {
+                "apiVersion": "heliograph.dev/v1alpha1",
+                "kind": "User",
+                "metadata": {"name": "x"},
+                "spec": {"clusterRef": {"name": "main"}, "permissions": permissions},
+            }
+        ).spec
+        stated = stated_grants(spec.permissions)
+        for each in changes(role, stated, grants_by_role(state).get(role, Grants()), state):
+            apply(lambda name: state.namespaces[name].policies.kept["auth_policies"], state.topics, role, each)  # type: ignore[index]
+        return stated
+
+    of_others = make("others", others)
+    make("role", before)
+    stated = make("role", after)
+    found = grants_by_role(state)
+    assert found.get("role", Grants()) == stated
+    assert found.get("others", Grants()) == of_others
+    assert changes("role", stated, found.get("role", Grants()), state) == []
+
+
+def test_what_a_role_gains_comes_before_what_it_loses() -> None:
+    state = BrokerState("1", Policies(), Policies(), {}, {"a/b": NamespaceState(1, Policies())}, {})
+    had = Grants({"a/b": frozenset(["produce"])}, {}, {("a/b", "s")})
+    wanted = Grants({}, {"persistent://a/b/x*": frozenset(["produce"])}, {("a/b", "t")})
+    found = changes("role", wanted, had, state)
+    assert found == [
+        TopicGrant("persistent://a/b/x*", ("produce",)),
+        SubscriptionRoles("a/b", "t", ("role",)),
+        NamespaceGrant("a/b", ()),
+        SubscriptionRoles("a/b", "s", ()),
+    ]
+
+
+# -- credentials ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_secret_has_the_layout_of_service_bindings() -> None:
+    team = Team(user(**PRODUCE, **TOKEN))
+    await team.reconcile()
+    secret = team.server.objects[SECRET]
+    assert secret["type"] == "servicebinding.io/pulsar"
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == "team-billing"
+    entries = team.entries()
+    assert {name: each for name, each in entries.items() if name != "token"} == {
+        "type": "pulsar",
+        "provider": "heliograph",
+        "host": "main.team.svc.cluster.local",
+        "port": "6650",
+        "uri": "pulsar://main.team.svc.cluster.local:6650",
+    }
+    signer = team.tokens.signer(CLUSTER)
+    assert signer is not None
+    issued = signer.read(entries["token"])
+    assert issued is not None
+    assert (issued.role, issued.expires) == ("team/billing", team.now + 30 * DAY)
+    status = team.server.objects[USER]["status"]
+    assert status["credentials"] == {"name": "billing-token"}
+    assert status["tokenExpires"] == "2026-01-31T00:00:00Z"
+    assert team.condition("CredentialsIssued")[:2] == ("True", "CredentialsIssued")
+    assert team.condition("Expiring")[:2] == ("False", "CredentialsValid")
+    shown = json.dumps([team.server.events, status])
+    assert entries["token"] not in shown
+
+
+async def test_a_token_is_replaced_in_time_and_the_one_before_stays_valid() -> None:
+    team = Team(user(**TOKEN))
+    await team.reconcile()
+    first = team.entries()["token"]
+    team.now += 23 * DAY - timedelta(seconds=1)
+    await team.reconcile()
+    assert team.entries()["token"] == first
+    team.now += timedelta(seconds=1)
+    await team.reconcile()
+    assert team.entries()["token"] != first
+    signer = team.tokens.signer(CLUSTER)
+    assert signer is not None
+    before = signer.read(first)
+    assert before is not None
+    assert before.expires > team.now
+
+
+@pytest.mark.parametrize("what", ["deleted", "changed", "emptied"])
+async def test_a_secret_that_somebody_changed_is_right_again(what: str) -> None:
+    team = Team(user(**TOKEN))
+    await team.reconcile()
+    if what == "deleted":
+        del team.server.objects[SECRET]
+    elif what == "changed":
+        team.server.objects[SECRET]["data"]["uri"] = "cHVsc2FyOi8vZXZpbA=="
+    else:
+        team.server.objects[SECRET] = {**team.server.objects[SECRET], "data": {}}
+    await team.reconcile()
+    assert team.entries()["uri"] == "pulsar://main.team.svc.cluster.local:6650"
+    assert team.entries()["token"]
+
+
+async def test_a_secret_of_another_owner_is_not_touched() -> None:
+    foreign = body("Secret", "billing-token", labels={"app.kubernetes.io/managed-by": "heliograph-operator"})
+    team = Team(user(**PRODUCE, **TOKEN), foreign)
+    await team.reconcile()
+    assert team.server.objects[SECRET] == foreign
+    assert team.condition()[:2] == ("False", "Conflict")
+    assert team.condition("CredentialsIssued")[:2] == ("False", "CredentialsPending")
+    assert team.broker.granted, "its grants do not wait for that"
+
+
+async def test_a_token_by_keys_that_were_revoked_is_replaced() -> None:
+    team = Team(user(**TOKEN))
+    await team.reconcile()
+    first = team.entries()["token"]
+    for name in ("main-token-signing-key", "main-token-keys"):
+        del team.server.objects[Key("Secret", "team", name)]
+    await team.reconcile()
+    assert team.entries()["token"] != first
+
+
+async def test_while_no_key_signs_the_token_stays_and_the_status_says_when_it_expires() -> None:
+    team = Team(user(**TOKEN))
+    await team.reconcile()
+    first = team.entries()["token"]
+    del team.server.objects[Key("Secret", "team", "main-token-signing-key")]
+    team.now += 25 * DAY
+    await team.reconcile()
+    assert team.entries()["token"] == first
+    assert team.condition("Expiring")[:2] == ("True", "CredentialsExpiring")
+    team.now += 6 * DAY
+    team.tokens.use(team.server.objects[CLUSTER], None)
+    await team.reconcile(keys=False)
+    assert team.condition("Expiring")[:2] == ("True", "CredentialsExpired")
+
+
+async def test_a_token_that_the_cluster_does_not_allow_is_not_issued() -> None:
+    team = Team(user(authentication=[{"token": {"validity": "100d"}}]))
+    await team.reconcile()
+    status, reason, message = team.condition()
+    assert (status, reason) == ("False", "NotAllowed")
+    assert "valid: at most 90d" in message
+    assert SECRET not in team.server.objects
+
+
+async def test_ways_that_are_not_in_effect_are_named() -> None:
+    ways = [{"serviceAccount": {"name": "billing"}}, {"certificate": {"subject": "CN=billing"}}]
+    team = Team(user(authentication=[*ways, {"oidc": {"issuer": "https://login.example.com", "subject": "billing"}}]))
+    await team.reconcile()
+    named = team.server.objects[USER]["status"]["notInEffect"]
+    assert [each.split(":")[0].rpartition(".")[2] for each in named] == ["serviceAccount", "certificate", "oidc"]
+    assert team.condition("CredentialsIssued")[:2] == ("False", "NoCredentials")
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"authentication": [{}]}, "one way"),
+        ({"authentication": [{"token": {}, "certificate": {"subject": "x"}}]}, "one way"),
+        ({"authentication": [{"token": {}}, {"token": {}}]}, "more than one token"),
+        ({"authentication": [{"token": {"validity": "1d", "rotateBefore": "1d"}}]}, "not shorter than validity"),
+        ({"authentication": [{"token": {"rotateBefore": "0"}}]}, "before its end"),
+        ({"authentication": [{"token": {"validity": "1s", "rotateBefore": "1ms"}}]}, "from 10m"),
+        ({"permissions": [{"actions": ["produce"]}]}, "one place"),
+        ({"permissions": [{"topics": "x", "topic": "a/b/c", "actions": ["produce"]}]}, "one place"),
+        ({"permissions": [{"namespace": "a/b", "topic": "a/b/c", "actions": ["produce"]}]}, "one place"),
+        ({"permissions": [{"namespace": "a", "actions": ["produce"]}]}, "tenant/namespace"),
+        ({"permissions": [{"namespace": "a/b", "topics": "x*y", "actions": ["produce"]}]}, "at its end"),
+        ({"permissions": [{"namespace": "a/b", "subscriptions": ["s"], "actions": ["produce"]}]}, "consume"),
+        ({"permissions": [{"namespace": "a/b", "actions": ["admin"]}]}, "admin"),
+        ({"permissions": [{"namespace": "a/b", "actions": []}]}, "actions"),
+        ({"role": "heliograph:operator"}, "Heliograph's own"),
+        ({"role": "a,b"}, "not a role"),
+        ({"limits": {"connections": 5}}, "unknown field"),
+    ],
+)
+def test_a_spec_that_is_wrong_is_refused(spec: dict[str, Any], problem: str) -> None:
+    document = {
+        "apiVersion": "heliograph.dev/v1alpha1",
+        "kind": "User",
+        "metadata": {"name": "billing"},
+        "spec": {"clusterRef": {"name": "main"}, **spec},
+    }
+    with pytest.raises(ValidationError) as found:
+        User.model_validate(document)
+    assert problem in "; ".join(explain(found.value, User, document))
