@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.closed_broker import ClosedBroker
 
 from .client_fixtures import client, topic
 
@@ -37,3 +38,10 @@ def broker_factory(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     yield make
     for process in made:
         process.close()
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedBroker]:
+    """A broker with TLS only that knows every way to authenticate, for the tests of a module."""
+    with ClosedBroker(tmp_path_factory.mktemp("closed")) as running:
+        yield running

@@ -1,6 +1,7 @@
 """The official Java client against the broker: every case of ``java/client`` as a test, and pulsar-perf.
 
-``HELIOGRAPH_JAVA_AGAINST=SERVICE-URL,HTTP-URL`` runs all of it against another broker, such as an Apache Pulsar.
+``HELIOGRAPH_JAVA_AGAINST=SERVICE-URL,HTTP-URL`` runs all of it against another broker, such as an Apache Pulsar; only
+the cases in ``Securing`` always have a broker that is closed, and that is a Heliograph.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from tests.support.clients import RunningBroker, fresh_name
+from tests.support.closed_broker import ClosedBroker
 from tests.support.java_client import case_names, missing, run_cases, start_perf
 
 # Compiling, and the cases: the first test waits for all of them.
@@ -45,9 +47,9 @@ def tested(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(tested: RunningBroker, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def outcomes(tested: RunningBroker, closed: ClosedBroker, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The outcome of every case, all of them run in one JVM."""
-    found = run_cases(tested, tmp_path_factory.mktemp("java-client"))
+    found = run_cases(tested, closed, tmp_path_factory.mktemp("java-client"))
     assert sorted(found) == sorted(case_names())
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import ssl
 import struct
 import subprocess
@@ -39,7 +38,6 @@ REFUSED_HANDSHAKE = 'heliograph_connections_cut_total{port="binary",reason="tls"
 REFUSED = "heliograph_tls_files_refused"
 PERF_WITHIN_S = 120.0
 GUIDE = Path(__file__).parents[2] / "docs" / "security.md"
-GO_MODULE = Path(__file__).parent / "go"
 
 
 @pytest.fixture(scope="module")
@@ -132,28 +130,6 @@ def test_the_java_client_connects_by_tls(broker: TlsBroker, topic: str, tmp_path
     for _ in range(20):
         reader.read_next(DEADLINE_MS)
     client.close()
-
-
-# A fresh machine downloads and compiles the client first.
-@pytest.mark.timeout(1750)
-@pytest.mark.skipif(shutil.which("go") is None, reason="the go command is not installed: the Go client is not tested")
-def test_the_go_client_connects_by_tls(broker: TlsBroker) -> None:
-    done = subprocess.run(
-        ["go", "test", "-tags=tls", "-run=TestTLS", "-count=1", "-timeout=900s", "-v", "."],
-        cwd=GO_MODULE,
-        env=os.environ
-        | {
-            "HELIOGRAPH_SERVICE_URL": broker.process.service_tls_url,
-            "HELIOGRAPH_TRUSTED": str(broker.trusted),
-            "CGO_ENABLED": "0",
-        },
-        capture_output=True,
-        text=True,
-        timeout=1700,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "--- PASS: TestTLS" in done.stdout, done.stdout
 
 
 # The guide

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import subprocess
 from pathlib import Path
 
 from tests.support import java_tools
 from tests.support.clients import RunningBroker
+from tests.support.closed_broker import FACTS, ClosedBroker
 
 _CASES = java_tools.SOURCES / "client" / "cases"
 #: The class path of the client.
@@ -34,7 +36,7 @@ def case_names() -> list[str]:
     ]
 
 
-def run_cases(broker: RunningBroker, directory: Path) -> dict[str, str]:
+def run_cases(broker: RunningBroker, closed: ClosedBroker, directory: Path) -> dict[str, str]:
     """Compile and run every case; return the outcome of each by its name: ``passed`` or a stack trace."""
     compiled = subprocess.run(
         ["javac", "-d", str(directory), "-cp", JARS, *map(str, sorted(_CASES.glob("*.java")))],
@@ -50,6 +52,7 @@ def run_cases(broker: RunningBroker, directory: Path) -> dict[str, str]:
             *(*java_tools.QUICK, f"{directory}:{JARS}", "cases.ClientCases"),
             *(broker.service_url, broker.http_url, str(_CASE_WITHIN_S), *classes),
         ],
+        env=os.environ | {FACTS: str(closed.facts)},
         capture_output=True,
         text=True,
         timeout=_ALL_WITHIN_S,
