@@ -1,6 +1,7 @@
-"""Credentials and TLS, which only an Apache Pulsar has: who has none ends with an error that says so, and nothing half.
+"""Credentials and TLS: a query or job without valid ones ends with an error that says so, and nothing half done.
 
-The tests start one, where it has been fetched: ``scripts/java-tools standalone``.
+The broker is a Heliograph that is closed and has no port without TLS. With ``HELIOGRAPH_SPARK_CLOSED=pulsar`` it is an
+Apache Pulsar with tokens, where one has been fetched: ``scripts/java-tools standalone``.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import base64
 import hashlib
 import hmac
 import json
+import os
 import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
@@ -25,7 +29,9 @@ from heliograph_spark.run.archived import read_archive
 from heliograph_spark.run.session import Broker, reason
 from pyspark.sql import SparkSession
 
+from tests.support.broker_process import BrokerProcess
 from tests.support.clients import connect, fresh_name, publish
+from tests.support.closed_broker import shown
 from tests.support.ports import free_ports
 from tests.support.real_pulsar import missing, real_pulsar
 
@@ -35,7 +41,10 @@ PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 #: The wording of errors: by the broker's binary port, and by its REST API.
 REFUSED = re.compile(r"the credentials were refused|was refused with 401 \w+ \(pulsar\.admin\.authParams\)")
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+ON_PULSAR = os.environ.get("HELIOGRAPH_SPARK_CLOSED") == "pulsar"
+TRUSTED = "pulsar.client.tlsTrustCertsFilePath"
+
+pytestmark = pytest.mark.skipif(ON_PULSAR and missing() is not None, reason=str(missing()))
 
 
 def certificate(directory: Path, name: str) -> tuple[Path, Path]:
@@ -49,15 +58,19 @@ def certificate(directory: Path, name: str) -> tuple[Path, Path]:
 
 @dataclass(frozen=True)
 class Guarded:
-    """A Pulsar that lets nobody in without a token; ``directory`` holds its secrets and certificates."""
+    """A broker that lets nobody in without a token; ``directory`` holds its secrets and certificates.
+
+    ``reached_by`` are the options with which the data source reaches it at all.
+    """
 
     service_url: str
     tls_url: str
     http_url: str
     directory: Path
+    reached_by: dict[str, str] = field(default_factory=dict)
 
     def token(self, role: str, *, secret: bytes | None = None, expires_in_s: int = 3600) -> str:
-        """A token of this role, signed with the Pulsar's own secret or with another one."""
+        """A token of this role, signed with the broker's own secret or with another one."""
 
         def encoded(part: bytes) -> bytes:
             return base64.urlsafe_b64encode(part).rstrip(b"=")
@@ -70,14 +83,15 @@ class Guarded:
     def options(self, credentials: str) -> dict[str, str]:
         """The data source's options for ``right``, ``wrong``, ``expired``, ``none`` or ``nobody``, who may nothing."""
         if credentials == "none":
-            return {}
+            return self.reached_by
         given = {
             "right": (self.directory / "token").read_text(),
             "wrong": self.token("admin", secret=b"x" * 32),
             "expired": self.token("admin", expires_in_s=-60),
             "nobody": self.token("nobody"),
         }
-        return {"pulsar.client.authPluginClassName": PLUGIN, "pulsar.client.authParams": f"token:{given[credentials]}"}
+        shown = {"pulsar.client.authPluginClassName": PLUGIN, "pulsar.client.authParams": f"token:{given[credentials]}"}
+        return self.reached_by | shown
 
     def broker(self, credentials: str) -> Broker:
         return Broker(self.service_url, self.http_url, self.options(credentials))
@@ -86,19 +100,41 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     directory = tmp_path_factory.mktemp("pulsar")
-    (tls,) = free_ports(1)
     made, key = certificate(directory, "own")
     certificate(directory, "other")
+    with guarded_pulsar(directory, made, key) if ON_PULSAR else guarded_heliograph(directory, made, key) as running:
+        yield running
+
+
+@contextmanager
+def guarded_pulsar(directory: Path, made: Path, key: Path) -> Iterator[Guarded]:
+    (tls,) = free_ports(1)
     settings = [f"brokerServicePortTls={tls}", f"tlsCertificateFilePath={made}", f"tlsKeyFilePath={key}"]
     with real_pulsar(directory, *settings, tokens=True) as running:
         yield Guarded(running.service_url, f"pulsar+ssl://127.0.0.1:{tls}", running.http_url, directory)
+
+
+@contextmanager
+def guarded_heliograph(directory: Path, made: Path, key: Path) -> Iterator[Guarded]:
+    secret = directory / "secret"
+    secret.write_bytes(os.urandom(32))
+    arguments = ["--auth", "token", "--token-secret-key", str(secret), "--superuser", "admin"]
+    tls = ["--tls-only", "--tls-cert", str(made), "--tls-key", str(key)]
+    with BrokerProcess(directory / "data", arguments=[*arguments, *tls]) as running:
+        url = running.service_tls_url
+        guarded = Guarded(url, url, running.https_url, directory, {TRUSTED: str(made)})
+        (directory / "token").write_text(guarded.token("admin"))
+        yield guarded
 
 
 @pytest.fixture
 def admin(guarded: Guarded) -> Iterator[pulsar.Client]:
     """The official client with the right token."""
     token = (guarded.directory / "token").read_text()
-    client = connect(guarded.service_url, authentication=pulsar.AuthenticationToken(token))
+    trusted = str(guarded.directory / "own.pem")
+    client = connect(
+        guarded.service_url, authentication=pulsar.AuthenticationToken(token), tls_trust_certs_file_path=trusted
+    )
     yield client
     client.close()
 
@@ -249,11 +285,27 @@ def test_over_tls_a_topic_is_read_with_the_right_certificate_and_another_one_is_
     topic = fresh_name()
     publish(admin, topic, [b"1"])
     options = {"service.url": guarded.tls_url, "topic": topic} | guarded.options("right")
-    trusted = "pulsar.client.tlsTrustCertsFilePath"
-    assert read(spark, options | {trusted: f"{guarded.directory}/own.pem"}) == [b"1"]
+    assert read(spark, options | {TRUSTED: f"{guarded.directory}/own.pem"}) == [b"1"]
     with pytest.raises(Exception, match=r"TLS with 127\.0\.0\.1:") as refused:
-        read(spark, options | {trusted: f"{guarded.directory}/other.pem"})
-    assert trusted in reason(refused.value)
+        read(spark, options | {TRUSTED: f"{guarded.directory}/other.pem"})
+    assert TRUSTED in reason(refused.value)
     with pytest.raises(Exception, match="these certificates cannot be used") as refused:
-        read(spark, options | {trusted: f"{guarded.directory}/not-there.pem"})
-    assert trusted in reason(refused.value)
+        read(spark, options | {TRUSTED: f"{guarded.directory}/not-there.pem"})
+    assert TRUSTED in reason(refused.value)
+
+
+@pytest.mark.skipif(ON_PULSAR, reason="the guide is that of a broker whose admin API has TLS")
+def test_the_example_of_the_guide_reads(spark: SparkSession, guarded: Guarded, admin: pulsar.Client) -> None:
+    publish(admin, "orders", [b"1"])
+    program = shown("python")[1]
+    for there, here in (
+        ("pulsar+ssl://broker.example.org:6651", guarded.tls_url),
+        ("https://broker.example.org:8443", guarded.http_url),
+        ("/etc/heliograph/ca.crt", f"{guarded.directory}/own.pem"),
+        ("/etc/heliograph/billing.token", f"{guarded.directory}/token"),
+    ):
+        assert there in program
+        program = program.replace(there, here)
+    names: dict[str, Any] = {"spark": spark}
+    exec(compile(program, "docs/security.md", "exec"), names)
+    assert [bytes(row["value"]) for row in names["orders"].collect()] == [b"1"]
