@@ -280,6 +280,9 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         needing = [*keys, *(["token_audience"] if self.token_audience else [])]
         if needing and "token" not in methods and not given_by_others:
             raise ValueError(f"{needing[0]}: needs the method token, which auth does not name; valid: auth=token")
+        for setting in ("superusers", "monitors", "proxies", "anonymous_role"):
+            if getattr(self, setting) and not methods and not given_by_others:
+                raise ValueError(f"{setting}: needs authentication, which auth does not switch on; valid: auth=token")
         issuing = "oidc_issuer" if self.oidc_issuer else "oidc_kubernetes" if self.oidc_kubernetes else ""
         if "oidc" in methods and not issuing:
             raise ValueError("auth: oidc needs issuers of tokens; set oidc_issuer or oidc_kubernetes")

@@ -199,6 +199,7 @@ def test_issuers_are_encrypted_or_on_this_machine(issuer: str) -> None:
     ("settings", "words"),
     [
         ({"auth": "oidc"}, "auth: oidc needs issuers of tokens; set oidc_issuer or oidc_kubernetes"),
+        ({"superusers": "admin"}, "superusers: needs authentication, which auth does not switch on; valid: auth=token"),
         ({"auth": "tls"}, "auth: tls needs the authorities of clients' certificates; set tls_client_ca"),
         ({"auth": "basic"}, "auth: basic needs a file of users; set basic_file"),
         (

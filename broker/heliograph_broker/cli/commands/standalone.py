@@ -138,7 +138,8 @@ def standalone(
         typer.Option(
             "--auth",
             metavar="METHOD",
-            help="Way in which clients authenticate, such as token; may be repeated. Default: none, all is allowed.",
+            help="Way in which clients authenticate: token, tls, basic or oidc; may be repeated. Default: none, "
+            "everything is allowed.",
         ),
     ] = None,
     token_secret_key: Annotated[
