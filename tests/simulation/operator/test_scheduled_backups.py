@@ -76,9 +76,9 @@ def test_a_plan_that_breaks_a_promise_is_found(name: str, monkeypatch: pytest.Mo
     broken, kind = PLANS[name]
     monkeypatch.setattr(schedule_reconciler, "plan", broken)
     found = (run(seed) for seed in range(FOUND_IN))
-    violation = next((each for each in found if each is not None), None)
-    assert violation is not None
-    assert violation.kind == kind
+    # Which of the promises a plan breaks first is a matter of the history.
+    kinds = {each.kind for each in found if each is not None}
+    assert kind in kinds
 
 
 def test_a_schedule_that_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
