@@ -24,7 +24,7 @@ from heliograph_broker.security.authorization.needs import (
 )
 
 from .authentication import IDENTITY, unauthenticated
-from .context import namespace_of, tenant_of, topic_of
+from .context import BROKER, namespace_of, tenant_of, topic_of
 from .errors import ApiError
 from .operations import operation_of
 
@@ -77,7 +77,22 @@ async def authorized(request: web.Request, handler: Handler) -> web.StreamRespon
         return unauthenticated(_UNAUTHENTICATED)
     on = NOWHERE if need in _ON_NOTHING else ((described is not None and described.on) or of_path)(request)
     require(request, need, on)
+    if need is not Need.NOTHING and request.can_read_body:
+        # The client decides how long this takes, and may lose the right meanwhile, or the credentials their validity.
+        await request.read()
+        _require_still(request, need, on)
     return await handler(request)
+
+
+def _require_still(request: web.Request, need: Need, on: Resource) -> None:
+    """Check again, without counting it, what :func:`require` has allowed. Raises :class:`ApiError` 401 or 403."""
+    identity = request[IDENTITY]
+    expires_ms = identity.expires_at_ms
+    if expires_ms is not None and expires_ms <= request.app[BROKER].clock.now_ms():
+        raise ApiError(401, "the credentials have expired before the request was complete")
+    decision = request.app[AUTHORIZER].explain(identity, need, on)
+    if not decision.allowed:
+        raise ApiError(403, decision.rule)
 
 
 # -- the object of a request ---------------------------------------------------------------------------------------

@@ -1,0 +1,78 @@
+"""Attacks on a closed broker from outside: by strangers, and by clients that have lost a right."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.polling import eventually
+from tests.support.tokens import Signer, ask
+
+ADMIN = "admin"
+NAMESPACES = "/admin/v2/namespaces"
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
+    return Signer(tmp_path_factory.mktemp("keys") / "secret.key")
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Iterator[BrokerProcess]:
+    """A broker that only knows tokens; clients must be quick, and those with expired ones are found each second."""
+    environment = {
+        "HELIOGRAPH_AUTH": "token",
+        "HELIOGRAPH_TOKEN_SECRET_KEY": str(signer.path),
+        "HELIOGRAPH_SUPERUSERS": ADMIN,
+        "HELIOGRAPH_PROXIES": "gate",
+        "HELIOGRAPH_AUTH_REFRESH_CHECK_S": "1",
+        "HELIOGRAPH_HANDSHAKE_TIMEOUT_S": "1",
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("closed") / "data", environment=environment) as running:
+        yield running
+
+
+def http_socket(broker: BrokerProcess) -> socket.socket:
+    url = urlsplit(broker.http_url)
+    return socket.create_connection((url.hostname or "", url.port or 0), timeout=10)
+
+
+def administered_by(broker: BrokerProcess, signer: Signer, tenant: str, role: str, method: str) -> None:
+    body = {"adminRoles": [role], "allowedClusters": ["standalone"]}
+    path = f"{broker.http_url}/admin/v2/tenants/{tenant}"
+    assert ask(path, signer.token(ADMIN), method, body).status == 204
+
+
+@pytest.mark.parametrize(("expires_in_s", "status"), [(None, b"403"), (1.0, b"401")])
+def test_a_right_that_is_lost_before_the_body_has_arrived_allows_nothing(
+    closed: BrokerProcess, signer: Signer, expires_in_s: float | None, status: bytes
+) -> None:
+    tenant = f"late-{status.decode()}"
+    administered_by(closed, signer, tenant, "boss", "PUT")
+    path = f"{NAMESPACES}/{tenant}/orders"
+    assert ask(closed.http_url + path, signer.token(ADMIN), "PUT").status == 204
+    body = b'["produce", "consume"]'
+    token = signer.token("boss", expires_in_s=expires_in_s)
+    with http_socket(closed) as client:
+        client.sendall(
+            f"POST {path}/permissions/boss HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+            f"Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        )
+        # The broker has read the head, and waits for the body.
+        assert client.recv(1000).startswith(b"HTTP/1.1 100")
+        client.sendall(body[:3])
+        if expires_in_s is None:
+            administered_by(closed, signer, tenant, "successor", "POST")
+        else:
+            _expired(closed, token)
+        client.sendall(body[3:])
+        assert client.recv(1000).split()[1] == status
+    assert ask(f"{closed.http_url}{path}/permissions", signer.token(ADMIN)).body == {}
+
+
+def _expired(broker: BrokerProcess, token: str) -> None:
+    eventually(lambda: ask(f"{broker.http_url}/admin/v2/brokers/version", token).status == 401)
