@@ -76,3 +76,11 @@ def test_a_right_that_is_lost_before_the_body_has_arrived_allows_nothing(
 
 def _expired(broker: BrokerProcess, token: str) -> None:
     eventually(lambda: ask(f"{broker.http_url}/admin/v2/brokers/version", token).status == 401)
+
+
+def test_credentials_that_are_no_text_are_refused_as_any_false_ones(closed: BrokerProcess, signer: Signer) -> None:
+    for scheme in (b"Bearer", b"Basic"):
+        with http_socket(closed) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: " + scheme + b" \xff\xfe\r\n\r\n")
+            assert client.recv(1000).split()[1] == b"401"
+    assert "Traceback" not in closed.log_path.read_text()

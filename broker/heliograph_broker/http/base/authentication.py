@@ -70,7 +70,8 @@ def _shown(request: web.Request) -> tuple[str, Credentials]:
     method = _SCHEMES.get(scheme.lower(), "")
     if not method:
         raise Unauthenticated("the Authorization header should be 'Bearer TOKEN' or 'Basic USER:PASSWORD' in base64")
-    data = value.strip().encode()
+    # Bytes that are not UTF-8 are kept as halves of surrogate pairs.
+    data = value.strip().encode(errors="surrogateescape")
     if method == "basic":
         try:
             data = base64.b64decode(data, validate=True)
