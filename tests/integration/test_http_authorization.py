@@ -240,6 +240,14 @@ async def test_every_change_is_logged_with_who_what_where_and_outcome(api: HttpA
             {"Role": "root"},
             {"path": "/admin/v2/brokers/configuration/x/..."},
         ),
+        (
+            "POST",
+            "/admin/v2/brokers/configuration/x/hunter2/hunter2",
+            {"Role": "root"},
+            {"path": "/admin/v2/brokers/configuration/x/...", "status": 412},
+        ),
+        ("PUT", "/admin/v2/brokers/configuration/x/hunter2", {"Role": "root"}, {"status": 405}),
+        ("POST", f"{NAMESPACE}/property/a/hunter2", {"Role": "root"}, {"status": 405}),
     ],
 )
 async def test_what_is_refused_is_logged_too_and_nothing_secret(

@@ -6,6 +6,7 @@ where, and how it was answered. Never the body, never a parameter that the opera
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import structlog
@@ -19,8 +20,9 @@ from .operations import operation_of
 log = structlog.get_logger("heliograph.audit", log="audit")
 
 _CHANGING: Final = frozenset({"POST", "PUT", "DELETE", "PATCH"})
-#: The part of a path that holds the value of a setting.
-_VALUE: Final = "/{value}"
+#: A path up to the value of a setting or property, which may have slashes. It is known by its text, not by its route:
+#: a method that is not possible there has none.
+_BEFORE_VALUE: Final = re.compile(r"/+admin/+v2/+(brokers/+configuration|namespaces/+[^/]+/+[^/]+/+property)/+[^/]+/+")
 
 
 @web.middleware
@@ -61,7 +63,7 @@ def _log(request: web.Request, status: int) -> None:
 def _path(request: web.Request) -> str:
     """Return the path as it was encoded, without the value of a setting."""
     path = request.rel_url.raw_path
-    resource = request.match_info.route.resource
-    if resource is not None and resource.canonical.endswith(_VALUE):
-        return f"{path.rpartition('/')[0]}/..."
+    before = _BEFORE_VALUE.match(path)
+    if before is not None:
+        return f"{before[0]}..."
     return path
