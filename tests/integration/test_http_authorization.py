@@ -258,6 +258,18 @@ async def test_what_is_refused_is_logged_too_and_nothing_secret(
     assert "hunter2" not in repr(line)
 
 
+async def test_a_subscription_is_searched_by_the_name_that_the_right_was_checked_for(api: HttpApi) -> None:
+    await _done(api, "POST", f"{NAMESPACE}/permissions/billing", ["consume"], Role="boss")
+    await _done(api, "POST", f"{NAMESPACE}/permissions/subscription/a%252Db", ["auditor"], Role="boss")
+    path = "/admin/v2/persistent/shop/payments/orders/subscription/a%25252Db"
+    await _done(api, "PUT", path, Role="boss")
+    search = "/heliograph/v1/persistent/shop/payments/orders/subscription/{}/messages"
+    # Decoded twice, as everywhere else, the first is a-b, which is not there.
+    assert (await api.request("GET", search.format("a%252Db"), Role="billing")).status == 404
+    assert (await api.request("GET", search.format("a%25252Db"), Role="billing")).status == 403
+    assert (await api.request("GET", search.format("a%25252Db"), Role="boss")).status == 200
+
+
 async def test_reading_is_not_administration(api: HttpApi) -> None:
     assert await _logged(api, "GET", STATS, Role="root") == []
 

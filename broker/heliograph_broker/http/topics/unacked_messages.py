@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from aiohttp import web
 from heliograph_api.values.durations import InvalidDuration, parse_duration
+from heliograph_api.values.names import decode_subscription
 from msgspec import UNSET, UnsetType
 
 from heliograph_broker.http.base.await_result import found
@@ -179,7 +180,7 @@ def _search(request: web.Request, subscription: Subscription) -> UnackedSearch:
 async def find_messages(request: web.Request) -> web.Response:
     topic = one_topic(request, "Messages of a partitioned topic are searched by partition")
     topic.used()
-    search = _search(request, topic.subscription(request.match_info["subscription"]))
+    search = _search(request, topic.subscription(decode_subscription(request.match_info["subscription"])))
     while not search.finished:
         # Each step is one bounded read in a reader's thread; others have their turn in between.
         await found(search.step)
