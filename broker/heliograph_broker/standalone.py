@@ -35,6 +35,8 @@ from .storage.store import LedgerStore
 log = structlog.get_logger(__name__)
 
 _TICK_S = 0.05
+#: Time (s) for which an HTTP connection may wait for its next request; aiohttp's own is an hour.
+_HTTP_IDLE_S = 75.0
 #: Pause between slices of work that is due at once, so that traffic and small commits are not delayed.
 _SLICE_PAUSE_S = 0.002
 
@@ -182,7 +184,7 @@ class Standalone:
             await self._serve(await self._run(create_metrics_app(app, self._security)), config.metrics_port)
 
     async def _run(self, app: web.Application) -> web.AppRunner:
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, keepalive_timeout=_HTTP_IDLE_S)
         self._runners.append(runner)
         await runner.setup()
         return runner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -84,3 +85,18 @@ def test_credentials_that_are_no_text_are_refused_as_any_false_ones(closed: Brok
             client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: " + scheme + b" \xff\xfe\r\n\r\n")
             assert client.recv(1000).split()[1] == b"401"
     assert "Traceback" not in closed.log_path.read_text()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /metr", b"\r\n\r\nGET /metrics HTTP/1.1\r\n"])
+def test_a_stranger_cannot_hold_a_connection_without_a_request(closed: BrokerProcess, sent: bytes) -> None:
+    with http_socket(closed) as client:
+        client.sendall(sent)
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1000) == b""
+
+
+def test_a_request_in_pieces_that_comes_in_time_is_answered(closed: BrokerProcess) -> None:
+    with http_socket(closed) as client:
+        for piece in (b"\r\n", b"GET /health/live HTTP/1.1\r\nHost: x\r", b"\n\r", b"\n"):
+            client.sendall(piece)
+        assert client.recv(1000).split()[1] == b"200"

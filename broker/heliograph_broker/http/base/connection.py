@@ -1,4 +1,4 @@
-"""One HTTP connection: counted, and aborted if its client sends nothing in time. aiohttp handles the requests.
+"""One HTTP connection: counted, and aborted if its client sends no request in time. aiohttp handles the requests.
 
 A client whose certificate has expired is cut when it sends more.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 import structlog
 
@@ -16,6 +16,9 @@ from heliograph_broker.messaging.base.histograms import ConnectionMetrics
 from heliograph_broker.security.tls.client_certificate import NO_CERTIFICATE, client_certificate
 
 log = structlog.get_logger(__name__)
+
+_LINE_END: Final = b"\r\n"
+_HEAD_END: Final = 2 * _LINE_END
 
 
 def refusal(reason: str) -> bytes:
@@ -30,7 +33,17 @@ def refusal(reason: str) -> bytes:
 class HttpConnection(asyncio.Protocol):
     """Stands between a transport and aiohttp's ``handler``; ``ended`` is called once the connection is lost."""
 
-    __slots__ = ("_certificate", "_clock", "_deadline", "_ended", "_handler", "_metrics", "_transport", "_within_s")
+    __slots__ = (
+        "_certificate",
+        "_clock",
+        "_deadline",
+        "_ended",
+        "_handler",
+        "_head",
+        "_metrics",
+        "_transport",
+        "_within_s",
+    )
 
     def __init__(
         self,
@@ -48,6 +61,8 @@ class HttpConnection(asyncio.Protocol):
         self._within_s = within_s
         self._ended = ended
         self._deadline: asyncio.TimerHandle | None = None
+        #: The last bytes of the first request's head, whose end they may begin.
+        self._head = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport is one by behaviour, not by class.
@@ -68,7 +83,12 @@ class HttpConnection(asyncio.Protocol):
             self._deadline = None
 
     def data_received(self, data: bytes) -> None:
-        self._cancel_deadline()
+        if self._deadline is not None:
+            # Empty lines before a request are none of it.
+            head = self._head + data if self._head else data.lstrip(_LINE_END)
+            self._head = head[-len(_HEAD_END) :]
+            if _HEAD_END in head:
+                self._cancel_deadline()
         if not self._certificate.has_expired(self._clock.now_ms()):
             self._handler.data_received(data)
         elif self._transport is not None and not self._transport.is_closing():
