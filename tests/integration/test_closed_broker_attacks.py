@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
+from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
 from tests.support.tokens import Signer, ask
+from tests.support.wire_client import Type, WireClient
 
 ADMIN = "admin"
 NAMESPACES = "/admin/v2/namespaces"
@@ -100,3 +102,26 @@ def test_a_request_in_pieces_that_comes_in_time_is_answered(closed: BrokerProces
         for piece in (b"\r\n", b"GET /health/live HTTP/1.1\r\nHost: x\r", b"\n\r", b"\n"):
             client.sendall(piece)
         assert client.recv(1000).split()[1] == b"200"
+
+
+def test_a_proxy_does_not_renew_what_its_client_has_shown(closed: BrokerProcess, signer: Signer) -> None:
+    gate = signer.token("gate").encode()
+    with WireClient(closed.service_url, connect=False) as client:
+        client.send(
+            Type.CONNECT,
+            client_version="test",
+            protocol_version=21,
+            auth_method_name="token",
+            auth_data=gate,
+            feature_flags=wire.FeatureFlags(supports_auth_refresh=True),
+            original_principal="behind",
+            original_auth_data=signer.token("behind", expires_in_s=1),
+            original_auth_method="token",
+        )
+        client.expect(Type.CONNECTED)
+        client.expect(Type.AUTH_CHALLENGE)
+        client.send(Type.AUTH_RESPONSE, response=wire.AuthData(auth_method_name="token", auth_data=gate))
+        client.send(Type.PING)
+        error = client.expect(Type.ERROR).body
+        assert error.error == wire.AuthenticationError
+        assert "the credentials of the proxy's client have expired" in error.message

@@ -18,3 +18,5 @@ class Identity(msgspec.Struct, frozen=True):
     via: str = ""
     withdrawals: int = 0
     """The provider's count of withdrawals when it accepted the credentials."""
+    original_expires_at_ms: int | None = None
+    """The end of the credentials of a proxy's client, which the proxy cannot renew; None: they have none."""

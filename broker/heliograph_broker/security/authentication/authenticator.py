@@ -107,5 +107,15 @@ class Authenticator:
                 raise Unauthenticated("the original principal is not that of the original credentials")
         if not original.role or original.role in self._proxies:
             raise Unauthenticated("a proxy names the role that it speaks for, which is not a proxy's")
-        ends = [end for end in (identity.expires_at_ms, original.expires_at_ms) if end is not None]
-        return msgspec.structs.replace(original, via=identity.role, expires_at_ms=min(ends) if ends else None)
+        return msgspec.structs.replace(
+            original,
+            via=identity.role,
+            expires_at_ms=earlier(identity.expires_at_ms, original.expires_at_ms),
+            original_expires_at_ms=original.expires_at_ms,
+        )
+
+
+def earlier(one: int | None, other: int | None) -> int | None:
+    """Return the earlier of two ends; None is no end."""
+    ends = [end for end in (one, other) if end is not None]
+    return min(ends) if ends else None

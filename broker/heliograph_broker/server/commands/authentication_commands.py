@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
 import structlog
 from heliograph_api import __version__
 from heliograph_api.protocol import wire_pb2 as wire
@@ -16,7 +17,7 @@ from heliograph_api.protocol.encoder import NO_REQUEST
 from heliograph_api.protocol.frames import FrameError
 from heliograph_api.tables import readable_time
 
-from heliograph_broker.security.authentication.authenticator import Authenticator
+from heliograph_broker.security.authentication.authenticator import Authenticator, earlier
 from heliograph_broker.security.authentication.provider import Credentials, Unauthenticated
 from heliograph_broker.security.identity import Identity
 from heliograph_broker.server.session import Session
@@ -86,8 +87,13 @@ def auth_response(session: Session, command: wire.BaseCommand) -> None:
         if identity.role != (known.via or known.role):
             raise Unauthenticated("the new credentials are of another role: connect again with them")
         if known.via:
-            # The proxy renews its own credentials, and still speaks for the same role.
-            return Identity(known.role, known.method, identity.expires_at_ms, known.via, identity.withdrawals)
+            # The proxy renews its own credentials, and still speaks for the same role; it cannot renew its client's.
+            ends_ms = known.original_expires_at_ms
+            if ends_ms is not None and ends_ms <= session.broker.clock.now_ms():
+                raise Unauthenticated("the credentials of the proxy's client have expired: connect again with new ones")
+            return msgspec.structs.replace(
+                known, expires_at_ms=earlier(identity.expires_at_ms, ends_ms), withdrawals=identity.withdrawals
+            )
         return identity
 
     def accepted(identity: Identity) -> None:
