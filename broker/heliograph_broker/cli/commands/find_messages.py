@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import typer
-from heliograph_api.admin.admin_paths import encoded
+from heliograph_api.admin.admin_paths import encoded_subscription
 from heliograph_api.tables import new_table, readable_time
 
 from heliograph_broker.cli.base.shared_options import (
@@ -93,7 +93,7 @@ def find_messages(
         left = count
         for each in [name.with_partition(index) for index in range(partitions)] or [name]:
             base = target_of(each).path.replace("/admin/v2/", "/heliograph/v1/", 1)
-            path = f"{base}/subscription/{encoded(subscription)}/messages"
+            path = f"{base}/subscription/{encoded_subscription(subscription)}/messages"
             answer = _NOT_SEARCHED
             if left > 0:
                 query = urlencode([*params, ("limit", str(left))])
