@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from heliograph_api.values.names import TopicName
 from heliograph_broker.http.app import create_metrics_app
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
 from structlog.testing import capture_logs
@@ -46,6 +47,12 @@ async def _done(api: HttpApi, method: str, path: str, body: Any = None, **header
 async def _status(api: HttpApi, path: str, role: str, method: str = "GET", body: Any = None) -> int:
     answer = await api.request(method, path, None if body is None else json.dumps(body), Role=role)
     return answer.status
+
+
+async def _may(api: HttpApi, action: str, topic: str) -> bool:
+    """Return whether the role billing may do something."""
+    answer = await api.request("GET", f"{CAN_I}?action={action}&topic={topic}", Role="billing")
+    return bool(answer.body["allowed"])
 
 
 # -- grants --------------------------------------------------------------------------------------------------------
@@ -268,6 +275,35 @@ async def test_a_subscription_is_searched_by_the_name_that_the_right_was_checked
     assert (await api.request("GET", search.format("a%252Db"), Role="billing")).status == 404
     assert (await api.request("GET", search.format("a%25252Db"), Role="billing")).status == 403
     assert (await api.request("GET", search.format("a%25252Db"), Role="boss")).status == 200
+
+
+@pytest.mark.parametrize("partitions", ["", "/partitions"])
+async def test_grants_end_with_the_topic_that_is_deleted(api: HttpApi, partitions: str) -> None:
+    path = "/admin/v2/persistent/shop/payments/returns"
+    for name in (path, f"{path}*"):
+        if name == path:
+            await _done(api, "PUT", path + partitions, 2 if partitions else None, Role="boss")
+        await _done(api, "POST", f"{name}/permissions/billing", ["produce"], Role="boss")
+    await _done(api, "POST", f"{path}/permissions/billing", ["consume"], Role="boss")
+    assert await _may(api, "consume", "shop/payments/returns")
+    await _done(api, "DELETE", path + partitions, Role="boss")
+    assert not await _may(api, "consume", "shop/payments/returns")
+    # What is granted on the beginning of names holds for those that are yet to come.
+    assert await _may(api, "produce", "shop/payments/returns")
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_grant_can_be_revoked_once_its_topic_is_gone(api: HttpApi, together: bool) -> None:
+    path = "/admin/v2/persistent/shop/payments/orders"
+    await _done(api, "POST", f"{path}/permissions/billing", ["produce"], Role="boss")
+    # As a topic goes that nobody uses any more.
+    api.broker.topics.delete(TopicName.parse(ORDERS))
+    if together:
+        each = {"topic": ORDERS, "role": "billing"}
+        await _done(api, "POST", "/admin/v2/namespaces/revokePermissionsOnTopics", [each], Role="boss")
+    else:
+        await _done(api, "DELETE", f"{path}/permissions/billing", Role="boss")
+    assert not await _may(api, "produce", ORDERS)
 
 
 async def test_reading_is_not_administration(api: HttpApi) -> None:

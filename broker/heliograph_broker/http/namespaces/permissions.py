@@ -211,24 +211,30 @@ async def grant_topic(request: web.Request) -> web.Response:
 
 @operation("Remove a role's permissions on a topic.", needs=Need.ADMIN)
 async def revoke_topic(request: web.Request) -> web.Response:
-    namespace, topic = _topic(request)
+    # Whether or not it exists: one that was deleted by itself or by the last client may come back.
+    name = topic_of(request)
+    namespace, topic = name.namespace_name, str(name.base)
     permissions = _of(request.app[BROKER], namespace)
+    if topic not in permissions.destination_auth:
+        _check_exists(request.app[BROKER], name)
     _revoke(permissions, topic, request.match_info["role"])
     return await _put(request, namespace, permissions)
 
 
-async def _of_topics(request: web.Request) -> list[TopicPermission]:
+async def _of_topics(request: web.Request, *, known: bool = False) -> list[TopicPermission]:
     """Return the permissions in the body, of topics that exist and that the client administers.
 
-    Raises :class:`ApiError` or :class:`TopicNotFound`.
+    ``known``: or that have permissions. Raises :class:`ApiError` or :class:`TopicNotFound`.
     """
     given = await required_body(request, list[TopicPermission], _TOPICS_EXAMPLE)
     names = [TopicName.parse(each.topic) for each in given]
     # All of them first: whether a topic exists is only for those who administer it.
     for name in names:
         require(request, Need.ADMIN, on_topic(name))
+    broker = request.app[BROKER]
     for name in names:
-        _check_exists(request.app[BROKER], name)
+        if not known or str(name.base) not in _of(broker, name.namespace_name).destination_auth:
+            _check_exists(broker, name)
     return given
 
 
@@ -260,7 +266,11 @@ async def grant_topics(request: web.Request) -> web.Response:
 )
 async def revoke_topics(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    _change(broker, await _of_topics(request), lambda permissions, topic, each: _revoke(permissions, topic, each.role))
+    _change(
+        broker,
+        await _of_topics(request, known=True),
+        lambda permissions, topic, each: _revoke(permissions, topic, each.role),
+    )
     _warn(request)
     return await accepted(broker)
 

@@ -25,6 +25,8 @@ from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.security.authorization.needs import Need
 from heliograph_broker.usecases.topics import partitions_for_client
 
+from .topic_grants import forget_grants
+
 DOMAIN = "{domain:persistent|non-persistent}"
 NAMESPACE_PATH = f"/admin/v2/{DOMAIN}/{{tenant}}/{{namespace}}"
 TOPIC_PATH = f"{NAMESPACE_PATH}/{{topic}}"
@@ -125,6 +127,7 @@ async def delete_topic(request: web.Request) -> web.Response:
             f"{name} is a partitioned topic, instead of calling delete topic, please call delete-partitioned-topic."
         )
     broker.topics.delete(name, force=flag(request, "force"))
+    forget_grants(broker, name)
     return await accepted(broker)
 
 
@@ -197,6 +200,7 @@ async def delete_partitioned(request: web.Request) -> web.Response:
             f"{name} is a non-partitioned topic. Instead of calling delete-partitioned-topic please call delete."
         )
     broker.partitioned.delete(name, force=flag(request, "force"))
+    forget_grants(broker, name)
     return await accepted(broker)
 
 
