@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -125,3 +127,16 @@ def test_a_proxy_does_not_renew_what_its_client_has_shown(closed: BrokerProcess,
         error = client.expect(Type.ERROR).body
         assert error.error == wire.AuthenticationError
         assert "the credentials of the proxy's client have expired" in error.message
+
+
+def test_the_settings_of_a_broker_do_not_show_its_keys(tmp_path: Path, signer: Signer) -> None:
+    key = base64.b64encode(signer.path.read_bytes()).decode()
+    environment = {
+        "HELIOGRAPH_AUTH": "token",
+        "HELIOGRAPH_TOKEN_SECRET_KEY": f"{signer.path},data:;base64,{key}",
+        "HELIOGRAPH_SUPERUSERS": ADMIN,
+    }
+    with BrokerProcess(tmp_path / "data", environment=environment) as broker:
+        settings = ask(f"{broker.http_url}/admin/v2/brokers/configuration/runtime", signer.token(ADMIN)).body
+        assert settings["token_secret_key"] == f"{signer.path},data:…"
+        assert key not in repr(settings)

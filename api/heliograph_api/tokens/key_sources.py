@@ -31,12 +31,12 @@ def split_sources(text: str) -> list[str]:
 
 def source_name(source: str) -> str:
     """Return ``source`` as an error or a log may hold it: without the key that a data URL is."""
-    return "data:…" if _is_data(source) else quoted(source)
+    return "data:…" if holds_key(source) else quoted(source)
 
 
 def read_source(source: str) -> bytes:
     """Return the bytes of the key at ``source``. Raises :class:`KeyUnusable` with the source's name."""
-    if _is_data(source):
+    if holds_key(source):
         return _data(source)
     name = source_name(source)
     path = _path(source)
@@ -63,7 +63,8 @@ def parse_source(source: str, content: bytes, parse: Callable[[bytes], T]) -> T:
         raise KeyUnusable(f"{source_name(source)}: {error}") from None
 
 
-def _is_data(source: str) -> bool:
+def holds_key(source: str) -> bool:
+    """Return whether ``source`` is the key itself, and not the name of its file."""
     return source[:5].lower() == "data:"
 
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote_plus
 import msgspec
 from aiohttp import web
 from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.tokens.key_sources import holds_key, source_name, split_sources
 
 from heliograph_broker.http.base.context import BROKER, CONFIG, accepted, as_json
 from heliograph_broker.http.base.operations import operation
@@ -42,8 +43,21 @@ async def get_values(request: web.Request) -> web.Response:
 )
 async def get_running(request: web.Request) -> web.Response:
     config = request.app[CONFIG]
-    settings = msgspec.to_builtins(config) | pulsars_settings(config) | request.app[BROKER].policies.settings.dynamic
+    settings = (
+        _without_keys(msgspec.to_builtins(config))
+        | pulsars_settings(config)
+        | request.app[BROKER].policies.settings.dynamic
+    )
     return as_json({name: _as_text(value) for name, value in settings.items()})
+
+
+def _without_keys(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings without the keys that they hold themselves: who has one can make a token for anybody."""
+    shown = {}
+    for name in ("token_secret_key", "token_public_key"):
+        sources = split_sources(settings[name])
+        shown[name] = ",".join(source_name(each) if holds_key(each) else each for each in sources)
+    return settings | shown
 
 
 def pulsars_settings(config: BrokerConfig) -> dict[str, Any]:
