@@ -14,6 +14,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
+from tests.support.tls_broker import TlsBroker
 from tests.support.tokens import Signer, ask
 from tests.support.wire_client import Type, WireClient
 
@@ -140,3 +141,29 @@ def test_the_settings_of_a_broker_do_not_show_its_keys(tmp_path: Path, signer: S
         settings = ask(f"{broker.http_url}/admin/v2/brokers/configuration/runtime", signer.token(ADMIN)).body
         assert settings["token_secret_key"] == f"{signer.path},data:…"
         assert key not in repr(settings)
+
+
+def test_refused_clients_do_not_fill_the_log(closed: BrokerProcess) -> None:
+    before = len(closed.log_path.read_text().splitlines())
+    for _ in range(100):
+        with WireClient(closed.service_url, connect=False) as client:
+            client.send(Type.CONNECT, client_version="test", protocol_version=21)
+            client.expect(Type.ERROR)
+        with WireClient(closed.service_url, connect=False) as client:
+            client.send(Type.LOOKUP, topic="t", request_id=1)
+            client.expect(Type.ERROR)
+    # Ten in ten seconds, twice if these end meanwhile, and their number.
+    assert len(closed.log_path.read_text().splitlines()) - before <= 40
+
+
+def test_failed_handshakes_do_not_fill_the_log(tmp_path: Path) -> None:
+    with TlsBroker(tmp_path) as broker:
+        url = urlsplit(broker.process.https_url)
+        for _ in range(100):
+            with socket.create_connection((url.hostname or "", url.port or 0), timeout=10) as client:
+                client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                with contextlib.suppress(ConnectionResetError):
+                    assert client.recv(1000)[:1] != b"H"
+        failed = 'heliograph_connections_cut_total{port="http",reason="tls"}'
+        eventually(lambda: broker.metric(failed) == 100)
+        assert broker.process.log_path.read_text().count("connection setup failed") <= 20

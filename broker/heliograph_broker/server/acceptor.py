@@ -38,6 +38,8 @@ _LINGER_S = 1.0
 _LINGERING = 4
 #: Shortest time (s) between two log lines about refusals; the metrics count all of them.
 _LOG_INTERVAL_S = 10.0
+#: Failures that are logged in such a time.
+_FAILURES_LOGGED = 10
 
 
 def host_in_url(host: str) -> str:
@@ -80,6 +82,9 @@ class Acceptor:
         self._serving: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._next_log_at = 0.0
+        #: Until when (s) failures of handshakes are counted together, and how many there were.
+        self._failures_until = 0.0
+        self._failures = 0
 
     async def listen(self, host: str, port: int) -> None:
         """Bind every address of ``host`` (``*``: all of this machine); port 0 takes any free one.
@@ -192,13 +197,24 @@ class Acceptor:
             elif isinstance(error, TimeoutError):
                 reason = "handshake"
             self._limits.cut(reason)
-            log.info("connection setup failed", client=address, reason=reason or "left", error=_words(error))
+            self._note_failure(address, reason or "left", _words(error))
             end()
             connection.close()
         except BaseException:
             end()
             connection.close()
             raise
+
+    def _note_failure(self, address: str, reason: str, error: str) -> None:
+        """Log why a connection failed, unless there were many just now: strangers can fail as often as they want."""
+        now = self._loop.time()
+        if now >= self._failures_until:
+            if self._failures > _FAILURES_LOGGED:
+                log.info("further connections failed", port=self.port, number=self._failures - _FAILURES_LOGGED)
+            self._failures_until, self._failures = now + _LOG_INTERVAL_S, 0
+        self._failures += 1
+        if self._failures <= _FAILURES_LOGGED:
+            log.info("connection setup failed", client=address, reason=reason, error=error)
 
     def _refuse(self, connection: socket.socket, reason: str) -> None:
         """End a connection; without TLS, its client gets the reason."""

@@ -264,11 +264,15 @@ class Connection(asyncio.BufferedProtocol):
             self.close("the client's certificate has expired")
         return False
 
-    def close(self, reason: str) -> None:
-        """End the connection once everything queued is written, or after ``close_timeout_s`` at the latest."""
+    def close(self, reason: str, *, logged: bool = False) -> None:
+        """End the connection once everything queued is written, or after ``close_timeout_s`` at the latest.
+
+        ``logged``: the log has the reason already.
+        """
         if self._transport is None or self._closing:
             return
-        log.info("closing connection", client=self.address, reason=reason)
+        if not logged:
+            log.info("closing connection", client=self.address, reason=reason)
         self.output.flush()
         self._transport.close()
         self._end()
@@ -401,9 +405,15 @@ class Connection(asyncio.BufferedProtocol):
             if not reader.paused:
                 self.listener.check_pressure(self)
         except FrameError as error:
-            log.warning("malformed frame", client=self.address, error=str(error))
-            self.output.send_error(0, wire.UnknownError, f"malformed frame: {error}")
-            self.close("malformed frame")
+            reason = f"malformed frame: {error}"
+            security = None if self.connected else self.listener.security
+            if security is None:
+                log.warning("malformed frame", client=self.address, error=str(error))
+            else:
+                # Anybody can send these, and as many as they want.
+                security.failures.note(self.host, reason)
+            self.output.send_error(0, wire.UnknownError, reason)
+            self.close("malformed frame", logged=security is not None)
         except Exception:
             # A defect of the broker that this client's command met: only its connection ends.
             log.exception("unhandled error", client=self.address)

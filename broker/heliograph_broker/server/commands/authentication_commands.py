@@ -150,4 +150,5 @@ def _verify(session: Session, found: Awaitable[Identity], accepted: Callable[[Id
 def _refuse(session: Session, reason: str) -> None:
     if session.connection.alive:
         session.output.send_error(NO_REQUEST, wire.AuthenticationError, reason)
-        session.connection.close(f"not authenticated: {reason}")
+        # Until CONNECT is accepted it is in the log of failures, which a flood does not fill.
+        session.connection.close(f"not authenticated: {reason}", logged=not session.connection.connected)
