@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import bcrypt
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
@@ -167,3 +168,31 @@ def test_failed_handshakes_do_not_fill_the_log(tmp_path: Path) -> None:
         failed = 'heliograph_connections_cut_total{port="http",reason="tls"}'
         eventually(lambda: broker.metric(failed) == 100)
         assert broker.process.log_path.read_text().count("connection setup failed") <= 20
+
+
+def test_a_proxy_that_is_withdrawn_ends_though_its_client_has_another_method(tmp_path: Path, signer: Signer) -> None:
+    users = tmp_path / "users"
+    users.write_bytes(b"gate:" + bcrypt.hashpw(b"password", bcrypt.gensalt(4)))
+    environment = {
+        "HELIOGRAPH_AUTH": "token,basic",
+        "HELIOGRAPH_TOKEN_SECRET_KEY": str(signer.path),
+        "HELIOGRAPH_BASIC_FILE": str(users),
+        "HELIOGRAPH_PROXIES": "gate",
+        "HELIOGRAPH_AUTH_REFRESH_CHECK_S": "1",
+    }
+    with (
+        BrokerProcess(tmp_path / "data", environment=environment) as broker,
+        WireClient(broker.service_url, connect=False) as client,
+    ):
+        client.send(
+            Type.CONNECT,
+            client_version="test",
+            protocol_version=21,
+            auth_method_name="basic",
+            auth_data=b"gate:password",
+            original_auth_data=signer.token("behind"),
+            original_auth_method="token",
+        )
+        client.expect(Type.CONNECTED)
+        users.write_bytes(b"other:" + bcrypt.hashpw(b"password", bcrypt.gensalt(4)))
+        assert client.expect(Type.ERROR).body.error == wire.AuthenticationError

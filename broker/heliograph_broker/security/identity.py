@@ -20,3 +20,7 @@ class Identity(msgspec.Struct, frozen=True):
     """The provider's count of withdrawals when it accepted the credentials."""
     original_expires_at_ms: int | None = None
     """The end of the credentials of a proxy's client, which the proxy cannot renew; None: they have none."""
+    proxy: Identity | None = None
+    """The identity of the proxy itself, which it can renew."""
+    vouched: bool = False
+    """Whether the proxy only names the role, without credentials of its client."""

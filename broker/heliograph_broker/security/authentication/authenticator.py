@@ -83,7 +83,9 @@ class Authenticator:
 
     def withdrawn(self, identity: Identity) -> bool:
         """Return whether credentials were withdrawn since these were accepted, perhaps these."""
-        provider = self._providers.get(identity.method)
+        if identity.proxy is not None and self.withdrawn(identity.proxy):
+            return True
+        provider = None if identity.vouched else self._providers.get(identity.method)
         return provider is not None and provider.withdrawals != identity.withdrawals
 
     async def through_proxy(
@@ -100,7 +102,7 @@ class Authenticator:
                     f"role {identity.role!r} named an original principal and is not one of the proxies",
                 )
             return identity
-        original = Identity(principal, identity.method, withdrawals=identity.withdrawals)
+        original = Identity(principal, identity.method, vouched=True)
         if credentials is not None:
             original = await self.authenticate(method, credentials)
             if principal not in ("", original.role):
@@ -112,6 +114,7 @@ class Authenticator:
             via=identity.role,
             expires_at_ms=earlier(identity.expires_at_ms, original.expires_at_ms),
             original_expires_at_ms=original.expires_at_ms,
+            proxy=identity,
         )
 
 

@@ -89,10 +89,13 @@ def auth_response(session: Session, command: wire.BaseCommand) -> None:
         if known.via:
             # The proxy renews its own credentials, and still speaks for the same role; it cannot renew its client's.
             ends_ms = known.original_expires_at_ms
-            if ends_ms is not None and ends_ms <= session.broker.clock.now_ms():
-                raise Unauthenticated("the credentials of the proxy's client have expired: connect again with new ones")
+            over = ends_ms is not None and ends_ms <= session.broker.clock.now_ms()
+            if over or session.security.authenticator.withdrawn(msgspec.structs.replace(known, proxy=None)):
+                raise Unauthenticated(
+                    "the credentials of the proxy's client have expired or are withdrawn: connect again with new ones"
+                )
             return msgspec.structs.replace(
-                known, expires_at_ms=earlier(identity.expires_at_ms, ends_ms), withdrawals=identity.withdrawals
+                known, expires_at_ms=earlier(identity.expires_at_ms, ends_ms), proxy=identity
             )
         return identity
 
@@ -108,7 +111,8 @@ def challenge(session: Session) -> None:
     question = wire.BaseCommand(type=wire.BaseCommand.AUTH_CHALLENGE)
     question.authChallenge.server_version = f"Heliograph-{__version__}"
     question.authChallenge.protocol_version = PROTOCOL_VERSION
-    question.authChallenge.challenge.auth_method_name = session.known_identity.method
+    known = session.known_identity
+    question.authChallenge.challenge.auth_method_name = (known.proxy or known).method
     question.authChallenge.challenge.auth_data = _REFRESH
     session.challenged = True
     session.output.send(question)
