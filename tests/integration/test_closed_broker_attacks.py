@@ -1,4 +1,4 @@
-"""Attacks on a closed broker from outside: by strangers, and by clients that have lost a right."""
+"""Attacks on a closed broker from outside: by unknown clients, and by clients that have lost a right."""
 
 from __future__ import annotations
 

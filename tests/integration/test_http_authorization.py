@@ -288,7 +288,7 @@ async def test_grants_end_with_the_topic_that_is_deleted(api: HttpApi, partition
     assert await _may(api, "consume", "shop/payments/returns")
     await _done(api, "DELETE", path + partitions, Role="boss")
     assert not await _may(api, "consume", "shop/payments/returns")
-    # What is granted on the beginning of names holds for those that are yet to come.
+    # A grant on the beginning of names holds for topics that do not exist yet.
     assert await _may(api, "produce", "shop/payments/returns")
 
 

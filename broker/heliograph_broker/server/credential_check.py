@@ -52,6 +52,10 @@ class CredentialCheck:
             timer.cancel()
 
     def _check_expiry(self) -> None:
+        # First of all: a defect that one client meets must not end the checks of all.
+        self._timers[0] = self._loop.call_later(self._security.refresh_check_s, self._check_expiry)
+        # For the next check.
+        self._refreshing = self._loop.create_task(self._security.authenticator.refresh())
         now_ms = self._clock.now_ms()
         for connection in list(self._connections()):
             session = connection.session
@@ -66,9 +70,6 @@ class CredentialCheck:
             session.overdue = True
             if session.renews:
                 challenge(session)
-        self._timers[0] = self._loop.call_later(self._security.refresh_check_s, self._check_expiry)
-        # For the next check.
-        self._refreshing = self._loop.create_task(self._security.authenticator.refresh())
 
     def _is_over(self, identity: Identity, now_ms: int) -> bool:
         """Return whether the client has to show credentials again."""
@@ -77,6 +78,7 @@ class CredentialCheck:
 
     def _check_rights(self) -> None:
         """Close what a role may not have any more, after a change of any rights."""
+        self._timers[1] = self._loop.call_later(_RIGHTS_CHECK_S, self._check_rights)
         version = self._broker.directory.rights_version
         if version != self._rights_seen:
             self._rights_seen = version
@@ -85,7 +87,6 @@ class CredentialCheck:
                 assert isinstance(session, Session)
                 if connection.connected and connection.alive:
                     self._close_what_is_lost(session)
-        self._timers[1] = self._loop.call_later(_RIGHTS_CHECK_S, self._check_rights)
 
     def _close_what_is_lost(self, session: Session) -> None:
         identity, decide = session.known_identity, self._security.authorizer.decide
