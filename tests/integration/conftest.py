@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.closed_broker import ClosedBroker
+from tests.support.tokens import Signer
 
 from .client_fixtures import client, topic
 
@@ -45,3 +46,9 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedBroker]:
     """A broker with TLS only that knows every way to authenticate, for the tests of a module."""
     with ClosedBroker(tmp_path_factory.mktemp("closed")) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
+    """Signs the tokens of a module's closed brokers."""
+    return Signer(tmp_path_factory.mktemp("keys") / "secret.key")

@@ -86,19 +86,12 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def signer(keys: Path) -> Signer:
-    return Signer(keys / "secret.key")
-
-
-@pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Iterator[BrokerProcess]:
-    environment = {
-        "HELIOGRAPH_AUTH": "token",
-        "HELIOGRAPH_TOKEN_SECRET_KEY": str(signer.path),
-        "HELIOGRAPH_SUPERUSERS": "superuser",
-        "HELIOGRAPH_PROXIES": "proxy,proxy-for-a-stranger,proxy-without-rights",
-    }
-    with BrokerProcess(tmp_path_factory.mktemp("matrix") / "data", environment=environment) as running:
+    settings = signer.settings(
+        superusers="superuser",
+        proxies="proxy,proxy-for-a-stranger,proxy-without-rights",
+    )
+    with BrokerProcess(tmp_path_factory.mktemp("matrix") / "data", environment=settings) as running:
         grant_all(running, signer.token("superuser"))
         yield running
 

@@ -54,20 +54,13 @@ COMMANDS = [
 
 
 @pytest.fixture(scope="module")
-def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
-    return Signer(tmp_path_factory.mktemp("keys") / "secret.key")
-
-
-@pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Iterator[BrokerProcess]:
     """A broker that only knows tokens, and checks for expired ones each second."""
-    environment = {
-        "HELIOGRAPH_AUTH": "token",
-        "HELIOGRAPH_TOKEN_SECRET_KEY": str(signer.path),
-        "HELIOGRAPH_SUPERUSERS": ADMIN,
-        "HELIOGRAPH_AUTH_REFRESH_CHECK_S": "1",
-    }
-    with BrokerProcess(tmp_path_factory.mktemp("closed") / "data", environment=environment) as running:
+    settings = signer.settings(
+        superusers=ADMIN,
+        auth_refresh_check_s="1",
+    )
+    with BrokerProcess(tmp_path_factory.mktemp("closed") / "data", environment=settings) as running:
         yield running
 
 

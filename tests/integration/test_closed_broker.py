@@ -17,22 +17,15 @@ ROOT = "root"
 
 
 @pytest.fixture(scope="module")
-def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
-    return Signer(tmp_path_factory.mktemp("keys") / "secret.key")
-
-
-@pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Iterator[BrokerProcess]:
     """A broker that takes clients without credentials for guests."""
-    environment = {
-        "HELIOGRAPH_AUTH": "token",
-        "HELIOGRAPH_TOKEN_SECRET_KEY": str(signer.path),
-        "HELIOGRAPH_SUPERUSERS": ROOT,
-        "HELIOGRAPH_MONITORS": "prometheus, other",
-        "HELIOGRAPH_ANONYMOUS_ROLE": "guest",
-        "HELIOGRAPH_LOG_FORMAT": "json",
-    }
-    with BrokerProcess(tmp_path_factory.mktemp("closed") / "data", environment=environment) as running:
+    settings = signer.settings(
+        superusers=ROOT,
+        monitors="prometheus, other",
+        anonymous_role="guest",
+        log_format="json",
+    )
+    with BrokerProcess(tmp_path_factory.mktemp("closed") / "data", environment=settings) as running:
         yield running
 
 

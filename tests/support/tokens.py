@@ -23,6 +23,11 @@ class Signer:
         self.path = path
         self._secret = secret
 
+    def settings(self, **settings: str) -> dict[str, str]:
+        """Return the environment of a broker that knows tokens of this secret only, and has these settings."""
+        own = {"auth": "token", "token_secret_key": str(self.path)}
+        return {f"HELIOGRAPH_{name.upper()}": value for name, value in (own | settings).items()}
+
     def token(self, role: str, *, expires_in_s: float | None = None, **claims: Any) -> str:
         """Return a token of ``role``; without ``expires_in_s`` it never expires."""
         if expires_in_s is not None:

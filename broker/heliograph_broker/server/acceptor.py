@@ -206,7 +206,7 @@ class Acceptor:
             raise
 
     def _note_failure(self, address: str, reason: str, error: str) -> None:
-        """Log why a connection failed, unless there were many just now: unknown clients can fail as often as they want."""
+        """Log why a connection failed, unless many have just now: unknown clients can fail as often as they want."""
         now = self._loop.time()
         if now >= self._failures_until:
             if self._failures > _FAILURES_LOGGED:
