@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -74,18 +75,27 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def run(scenario: Scenario, directory: Path, checkout: Path | None = None) -> Measurement:
-    """Measure one run on a broker of its own, of another ``checkout`` if one is given.
+class Closed(NamedTuple):
+    """How a broker is closed: its options, a client's token, and the file with the authority of its certificate."""
+
+    arguments: tuple[str, ...] = ()
+    token: str = ""
+    trusted: str = ""
+
+
+def run(scenario: Scenario, directory: Path, checkout: Path | None = None, closed: Closed | None = None) -> Measurement:
+    """Measure one run on a broker of its own, of another ``checkout`` or ``closed`` if these are given.
 
     Raises if anything was lost or refused.
     """
     packages = [] if checkout is None else [str(checkout.resolve() / package) for package in ("api", "broker")]
     environment = {"PYTHONPATH": os.pathsep.join(packages)} if packages else {}
-    with BrokerProcess(directory / "data", environment=environment) as broker:
+    closed = closed or Closed()
+    with BrokerProcess(directory / "data", environment=environment, arguments=closed.arguments) as broker:
         if scenario.kind == "official":
             return _run_official(scenario, broker)
         job = WireJob(
-            service_url=broker.service_url,
+            service_url=broker.service_tls_url if closed.trusted else broker.service_url,
             topic="load",
             payload_bytes=scenario.payload_bytes,
             messages=scenario.messages,
@@ -93,6 +103,8 @@ def run(scenario: Scenario, directory: Path, checkout: Path | None = None) -> Me
             window=scenario.window,
             consume=scenario.kind != "publish",
             rate=scenario.rate,
+            token=closed.token,
+            trusted=closed.trusted,
         )
         before = cpu_seconds(broker.pid)
         answer = subprocess.run(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -43,6 +44,10 @@ class WireJob(msgspec.Struct):
     window: int = 1000
     consume: bool = True
     rate: float = 0.0
+    #: For a broker with authentication.
+    token: str = ""
+    #: The authorities (PEM file) that a broker with TLS is verified by.
+    trusted: str = ""
 
 
 class WireResult(msgspec.Struct):
@@ -136,9 +141,11 @@ class Connection(asyncio.Protocol):
     def delivered(self, messages: list[tuple[bytes, int, int]]) -> None:
         raise NotImplementedError
 
-    async def opened(self, *commands: wire.BaseCommand) -> None:
+    async def opened(self, *commands: wire.BaseCommand, token: str = "") -> None:
         """Send commands one after the other, each when the one before was answered."""
         connect = wire.CommandConnect(client_version="load", protocol_version=21)
+        if token:
+            connect.auth_method_name, connect.auth_data = "token", token.encode()
         for command in (Type(type=Type.CONNECT, connect=connect), *commands):
             self.write([encode_command(command)])
             async with asyncio.timeout(10):
@@ -279,6 +286,7 @@ async def run(job: WireJob) -> WireResult:
     address = urlsplit(job.service_url)
     assert address.hostname is not None
     assert address.port is not None
+    encryption = ssl.create_default_context(cafile=job.trusted) if job.trusted else None
     subscribe = wire.CommandSubscribe(
         topic=job.topic,
         subscription="load",
@@ -287,12 +295,12 @@ async def run(job: WireJob) -> WireResult:
         request_id=1,
         initialPosition=wire.CommandSubscribe.Earliest,
     )
-    _, consumer = await loop.create_connection(lambda: Consumer(job), address.hostname, address.port)
+    _, consumer = await loop.create_connection(lambda: Consumer(job), address.hostname, address.port, ssl=encryption)
     # A job that only publishes leaves a backlog: without a subscription its ledgers would go as they are closed.
-    await consumer.opened(Type(type=Type.SUBSCRIBE, subscribe=subscribe))
-    _, publisher = await loop.create_connection(lambda: Publisher(job), address.hostname, address.port)
+    await consumer.opened(Type(type=Type.SUBSCRIBE, subscribe=subscribe), token=job.token)
+    _, publisher = await loop.create_connection(lambda: Publisher(job), address.hostname, address.port, ssl=encryption)
     producer = wire.CommandProducer(topic=job.topic, producer_id=1, request_id=1)
-    await publisher.opened(Type(type=Type.PRODUCER, producer=producer))
+    await publisher.opened(Type(type=Type.PRODUCER, producer=producer), token=job.token)
     cpu = time.process_time()
     if job.consume:
         consumer.start()
