@@ -76,7 +76,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 class Closed(NamedTuple):
-    """How a broker is closed: its options, a client's token, and the file with the authority of its certificate."""
+    """A closed broker's options, a client's token, and the file with the authority of its certificate."""
 
     arguments: tuple[str, ...] = ()
     token: str = ""

@@ -70,7 +70,7 @@ async def _serve(config: BrokerConfig, moved: ShiftedClock) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
     broker = Standalone(config, [], clock=moved)
     await broker.start()
-    print(f"ready {broker.broker_url} {broker.http_url}", flush=True)
+    print("ready", *broker.urls, flush=True)
     await ending.wait()
     await broker.stop()
 
@@ -81,6 +81,8 @@ if __name__ == "__main__":
     parser.add_argument("--data-dir")
     parser.add_argument("--broker-port", type=int)
     parser.add_argument("--http-port", type=int)
+    parser.add_argument("--broker-tls-port", type=int)
+    parser.add_argument("--https-port", type=int)
     given = vars(parser.parse_args())
     configure_logging()
     # A test cannot wait as long as a broker does before it believes a clock that was set.

@@ -30,6 +30,7 @@ def brokers(
         resources.apply("BrokerCluster", "main", {**SPEC, "authentication": {"enabled": True}})
         found = Brokers(resources)
         found.wait_observed()
+        resources.wait_ready("BrokerCluster", "main", within_s=180)
         yield found
     finally:
         process.close()

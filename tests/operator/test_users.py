@@ -32,6 +32,7 @@ def resources(
     try:
         found.apply("BrokerCluster", "main", {**SPEC, "authentication": {"enabled": True}})
         Brokers(found).wait_observed()
+        found.wait_ready("BrokerCluster", "main", within_s=180)
         found.family()
         yield found
     finally:

@@ -11,7 +11,7 @@ from heliograph_broker.http.base.access import AUTHORIZER, named, require
 from heliograph_broker.http.base.authentication import IDENTITY
 from heliograph_broker.http.base.context import as_json
 from heliograph_broker.http.base.errors import ApiError
-from heliograph_broker.http.base.operations import Parameter, operation
+from heliograph_broker.http.base.operations import Parameter, Refusal, operation
 from heliograph_broker.security.authorization.needs import Need
 from heliograph_broker.security.identity import Identity
 
@@ -34,7 +34,7 @@ class Answer(msgspec.Struct):
 @operation(
     "Tell whether a role may do something, and by which rule: one's own role, or any where one is an administrator.",
     query=(_ACTION, _TOPIC, _NAMESPACE, _SUBSCRIPTION, _ROLE),
-    answers={200: Answer},
+    answers={200: Answer, 412: Refusal},
     needs=Need.IDENTITY,
 )
 async def can_i(request: web.Request) -> web.Response:
