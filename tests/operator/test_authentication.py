@@ -54,7 +54,9 @@ def answer(brokers: Brokers, path: str) -> str:
         f"try: print(urllib.request.urlopen('http://127.0.0.1:8080{path}').status)\n"
         "except urllib.error.HTTPError as error: print(error.code)"
     )
-    return brokers.kubectl("exec", "main-0", "-c", "broker", "--", "python", "-c", code).strip()
+    resources = brokers.resources
+    command = ("exec", "main-0", "-c", "broker", "-n", resources.namespace, "--", "python", "-c", code)
+    return resources.cluster.kubectl(*command).strip()
 
 
 def test_a_closed_cluster_serves_the_operator_and_nobody_without_credentials(brokers: Brokers) -> None:
