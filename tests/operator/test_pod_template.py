@@ -118,7 +118,7 @@ def test_a_pod_template_that_is_refused_changes_nothing(resources: Resources, op
 
     def is_corrected() -> bool:
         stateful_set, settings = pods_are_made_of()
-        assert settings == {"HELIOGRAPH_METRICS_LEVEL": "broker"}
+        assert settings == {"HELIOGRAPH_INSECURE": "true", "HELIOGRAPH_METRICS_LEVEL": "broker"}
         return len(stateful_set["template"]["spec"]["containers"]) == 1
 
     resources.wait("the pod template is corrected", is_corrected)
