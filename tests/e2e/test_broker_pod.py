@@ -51,6 +51,7 @@ spec:
             - {name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
             - {name: NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
             - {name: HELIOGRAPH_ADVERTISED_HOST, value: $(POD).brokers.$(NAMESPACE).svc.cluster.local}
+            - {name: HELIOGRAPH_INSECURE, value: "true"}
           ports: [{name: pulsar, containerPort: 6650}, {name: http, containerPort: 8080}]
           securityContext:
             readOnlyRootFilesystem: true
