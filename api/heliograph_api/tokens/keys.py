@@ -1,6 +1,6 @@
 """The keys that sign and verify tokens, and the algorithms that each may be used with.
 
-A key's type decides about its algorithms; what a token says of its own can only choose among these. Otherwise a token
+A key's type determines its algorithms; the header of a token can only choose among these. Otherwise a token
 could be signed by a secret that is everybody's, the text of a public key, or by none.
 """
 

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple
 import structlog
 from heliograph_api.values.listeners import bracketed
 
+from heliograph_broker.security.event_floods import EventFlood
+
 from .connection_limits import ConnectionLimits
 from .encryption import serve_encrypted
 
@@ -38,8 +40,6 @@ _LINGER_S = 1.0
 _LINGERING = 4
 #: Shortest time (s) between two log lines about refusals; the metrics count all of them.
 _LOG_INTERVAL_S = 10.0
-#: Failures that are logged in such a time.
-_FAILURES_LOGGED = 10
 
 
 def host_in_url(host: str) -> str:
@@ -82,9 +82,7 @@ class Acceptor:
         self._serving: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._next_log_at = 0.0
-        #: Until when (s) failures of handshakes are counted together, and how many there were.
-        self._failures_until = 0.0
-        self._failures = 0
+        self._failures = EventFlood(loop.time)
 
     async def listen(self, host: str, port: int) -> None:
         """Bind every address of ``host`` (``*``: all of this machine); port 0 takes any free one.
@@ -207,13 +205,10 @@ class Acceptor:
 
     def _note_failure(self, address: str, reason: str, error: str) -> None:
         """Log why a connection failed, unless many have just now: unknown clients can fail as often as they want."""
-        now = self._loop.time()
-        if now >= self._failures_until:
-            if self._failures > _FAILURES_LOGGED:
-                log.info("further connections failed", port=self.port, number=self._failures - _FAILURES_LOGGED)
-            self._failures_until, self._failures = now + _LOG_INTERVAL_S, 0
-        self._failures += 1
-        if self._failures <= _FAILURES_LOGGED:
+        logged, left_out = self._failures.count()
+        if left_out:
+            log.info("further connections failed", port=self.port, number=left_out)
+        if logged:
             log.info("connection setup failed", client=address, reason=reason, error=error)
 
     def _refuse(self, connection: socket.socket, reason: str) -> None:

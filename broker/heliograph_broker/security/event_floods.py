@@ -1,0 +1,30 @@
+"""Keeps a flood of events out of the log: the first ones of a while are logged, and the others counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+_WHILE_S: Final = 10.0
+_MOST: Final = 10
+
+
+class EventFlood:
+    """Counts events of one kind, which clients can cause as often as they want. ``now`` returns seconds."""
+
+    __slots__ = ("_events", "_now", "_until")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._until = 0.0
+        self._events = 0
+
+    def count(self) -> tuple[bool, int]:
+        """Count an event. Return whether to log it, and how many of the while that has just ended were not logged."""
+        now = self._now()
+        left_out = 0
+        if now >= self._until:
+            left_out = max(0, self._events - _MOST)
+            self._until, self._events = now + _WHILE_S, 0
+        self._events += 1
+        return self._events <= _MOST, left_out
