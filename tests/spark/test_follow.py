@@ -245,7 +245,8 @@ def test_topics_join_fail_recover_and_go_while_the_others_are_archived(
     assert (result.rows, result.topics, result.lag, result.error) == (6, 3, 0, None)
     log = capsys.readouterr().err
     assert f"{named(busy)}: another consumer has the subscription {HELD}" in log
-    assert log.count(f"{named(later)}: the topic was deleted; what is archived of it stays") == 2
+    # Once more if the topic was missed while a visit of it was really under way.
+    assert log.count(f"{named(later)}: the topic was deleted; what is archived of it stays") in (2, 3)
     assert archived(later) == [0]
     # Nothing created the deleted topic again.
     assert named(later) not in rest(broker, "GET", "persistent/public/default")
