@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,19 @@ def test_a_guide_links_to_files_and_headings_that_are_there(guide: str) -> None:
     targets = [((ROOT / guide).parent / file if file else ROOT / guide, heading) for file, heading in links]
     assert [str(file) for file, _ in targets if not file.exists()] == []
     assert [f"{file.name}{heading}" for file, heading in targets if heading and heading not in headings(file)] == []
+
+
+@pytest.mark.parametrize("guide", DOCUMENTS)
+def test_a_guide_says_each_thing_once(guide: str) -> None:
+    # A merge of two branches that changed a page leaves passages twice, under the same headings.
+    text = re.sub(r"^```.*?^```$", "", (ROOT / guide).read_text(), flags=re.MULTILINE | re.DOTALL)
+    under = re.compile(
+        r"^#{1,2} .+$" if "verification/" in guide else r"^#+ .+$|^[^|#-].{80,}$|^- .{80,}$", re.MULTILINE
+    )
+    # Each kind's section of this page, which is generated, has the rules that several kinds share.
+    if guide == "docs/resources.md":
+        under = re.compile(r"^#+ .+$", re.MULTILINE)
+    assert [line for line, times in Counter(under.findall(text)).items() if times > 1] == []
 
 
 def headings(document: Path) -> set[str]:
