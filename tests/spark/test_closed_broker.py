@@ -31,7 +31,8 @@ from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import connect, fresh_name, publish
-from tests.support.closed_broker import shown
+from tests.support.closed_broker import PASSWORD, ROLE, ClosedBroker, shown
+from tests.support.oidc_issuer import AUDIENCE
 from tests.support.ports import free_ports
 from tests.support.real_pulsar import missing, real_pulsar
 
@@ -292,6 +293,69 @@ def test_over_tls_a_topic_is_read_with_the_right_certificate_and_another_one_is_
     with pytest.raises(Exception, match="these certificates cannot be used") as refused:
         read(spark, options | {TRUSTED: f"{guarded.directory}/not-there.pem"})
     assert TRUSTED in reason(refused.value)
+
+
+@pytest.mark.skipif(ON_PULSAR, reason="the certificate is made in the same way, and what is shown is the client's")
+def test_a_certificate_for_another_name_is_refused_unless_a_setting_says_otherwise(
+    spark: SparkSession, closed: ClosedBroker
+) -> None:
+    topic = f"persistent://public/default/{fresh_name()}"
+    closed.grant(topic, "produce", "consume")
+    by_address = {"service.url": closed.service_url.replace("localhost", "127.0.0.1"), "topic": topic}
+    shows = by_address | authenticated(closed, "Token") | {TRUSTED: str(closed.broker.trusted)}
+    with pytest.raises(Exception, match="TLS with 127") as refused:
+        read(spark, shows)
+    assert "tlsHostnameVerificationEnable" in reason(refused.value)
+    assert read(spark, shows | {"pulsar.client.tlsHostnameVerificationEnable": "false"}) == []
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedBroker]:
+    with ClosedBroker(tmp_path_factory.mktemp("closed")) as running:
+        yield running
+
+
+def authenticated(closed: ClosedBroker, plugin: str) -> dict[str, str]:
+    """The options of the role by a plugin of Pulsar's."""
+    by = {
+        "Token": closed.token_file.as_uri(),
+        "Tls": f"tlsCertFile:{closed.identity.certificate},tlsKeyFile:{closed.identity.key}",
+        "Basic": json.dumps({"userId": ROLE, "password": PASSWORD}),
+        "OAuth2": json.dumps(
+            {"issuerUrl": closed.issuer.url, "privateKey": closed.credentials.as_uri(), "audience": AUDIENCE}
+        ),
+    }
+    package = "org.apache.pulsar.client.impl.auth." + ("oauth2." if plugin == "OAuth2" else "")
+    return {
+        "pulsar.client.authPluginClassName": f"{package}Authentication{plugin}",
+        "pulsar.client.authParams": by[plugin],
+    }
+
+
+@pytest.mark.parametrize("plugin", ["Token", "Tls", "Basic", "OAuth2"])
+def test_each_way_to_authenticate_opens_both_ports_by_tls(
+    spark: SparkSession, closed: ClosedBroker, tmp_path: Path, plugin: str
+) -> None:
+    topic = f"persistent://public/default/{fresh_name()}"
+    closed.grant(topic, "produce", "consume")
+    options = authenticated(closed, plugin) | {TRUSTED: str(closed.broker.trusted)}
+    broker = Broker(closed.service_url, closed.http_url, options)
+    reached = broker.source_options(topic=topic)
+    write(spark, reached, b"1")
+    write(spark, reached, b"2")
+    assert read(spark, reached) == [b"1", b"2"]
+    # The REST API is asked which topics there are: with the same credentials.
+    assert run_archive(spark, broker, topic, tmp_path / "archive") == 2
+    assert {bytes(row["value"]) for row in read_archive(spark, str(tmp_path / "archive"), topic).collect()} == {
+        b"1",
+        b"2",
+    }
+    # A role without rights is told so by the port that it asks.
+    other = f"persistent://public/default/{fresh_name()}"
+    closed.grant(other, "consume", role="another")
+    with pytest.raises(Exception, match="billing") as refused:
+        read(spark, broker.source_options(topic=other))
+    assert other in reason(refused.value)
 
 
 @pytest.mark.skipif(ON_PULSAR, reason="the guide is that of a broker whose admin API has TLS")

@@ -13,7 +13,15 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_spark.plan.connection import ask_admin
 from heliograph_spark.plan.errors import OptionError
 from heliograph_spark.plan.ledgers import Ledger, within
-from heliograph_spark.plan.options import Connection, auth_token, full_name, names_of, read_options, write_options
+from heliograph_spark.plan.options import (
+    Connection,
+    auth_token,
+    basic_user,
+    full_name,
+    names_of,
+    read_options,
+    write_options,
+)
 from heliograph_spark.plan.positions import (
     BEGINNING,
     Position,
@@ -345,7 +353,7 @@ def test_the_limit_of_pending_messages_is_the_lower_one(
 
 
 def test_credentials_that_cannot_be_understood_are_refused_without_being_repeated(tmp_path: Path) -> None:
-    for params in ("me:secret", "[]", '{"userId": "me", "password": "secret"}', ""):
+    for params in ("me:secret", "[]", '{"user": "me", "password": "secret"}', ""):
         basic = {"auth_plugin": "x.AuthenticationBasic", "auth_params": params}
         with pytest.raises(OptionError, match=r"pulsar.admin.authParams: AuthenticationBasic needs") as refused:
             ask_admin(Connection("pulsar://h", "http://h", {}, basic), "tenants")
@@ -354,6 +362,11 @@ def test_credentials_that_cannot_be_understood_are_refused_without_being_repeate
     for name in ("token", "not-there"):
         with pytest.raises(OptionError, match="the token's file cannot be read"):
             auth_token(f"file:{tmp_path / name}")
+
+
+@pytest.mark.parametrize("name", ["userId", "username"])
+def test_a_user_is_named_as_in_java_or_in_cpp(name: str) -> None:
+    assert basic_user("authParams", f'{{"{name}": "me", "password": "a:secret"}}') == "me:a:secret"
 
 
 def test_without_the_address_of_the_rest_api_it_is_the_address_that_is_missing() -> None:

@@ -7,19 +7,22 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
 
 import pulsar
 
-from .credentials import tls_context
+from .credentials import presented, tls_context, with_named_files
 from .errors import OptionError, PulsarSourceError, named
 from .handshake import check_welcome
 from .kept_http import KeptHandler
+from .oauth2 import ClientCredentials
 from .options import Connection, auth_files, auth_kind, auth_token, basic_user
 
 ADMIN_WITHIN_S = 30.0
+#: Most bytes of a refusal that are read.
+_LONGEST_REASON = 4096
 _kept = KeptHandler()
 _plain = urllib.request.build_opener(_kept)
 
@@ -32,20 +35,34 @@ def _authentication(settings: Mapping[str, Any]) -> pulsar.Authentication | None
         return None
     kind = auth_kind(settings)
     if kind == "AuthenticationToken":
-        return pulsar.AuthenticationToken(auth_token(params))
+        return pulsar.AuthenticationToken(_Tokens(params))
     if kind == "AuthenticationBasic":
-        basic_user("pulsar.client.authParams", params)
-        return pulsar.AuthenticationBasic(auth_params_string=params)
+        user, _, password = basic_user("pulsar.client.authParams", params).partition(":")
+        return pulsar.AuthenticationBasic(user, password)
     if kind == "AuthenticationTls":
         files = auth_files(params)
         if not {"tlsCertFile", "tlsKeyFile"} <= files.keys():
             raise OptionError("pulsar.client.authParams: AuthenticationTls needs tlsCertFile:…,tlsKeyFile:…")
         return pulsar.AuthenticationTLS(files["tlsCertFile"], files["tlsKeyFile"])
     if kind == "AuthenticationOAuth2":
-        return pulsar.AuthenticationOauth2(params)
+        return pulsar.AuthenticationOauth2(ClientCredentials.parse(params).for_official_client())
     raise OptionError(
         f"pulsar.client.authPluginClassName: {plugin!r} is not known here; there are Token, Basic, Tls and OAuth2"
     )
+
+
+class _Tokens:
+    """Gives the official client the token of ``authParams`` whenever it asks, which a file may have been renewed in."""
+
+    def __init__(self, params: str) -> None:
+        self._params = params
+        self._last = auth_token(params)
+
+    def __call__(self) -> str:
+        # The client asks on a thread of its own, where an error would end the process.
+        with suppress(OptionError):
+            self._last = auth_token(self._params)
+        return self._last
 
 
 @contextmanager
@@ -100,9 +117,19 @@ def ask_admin(connection: Connection, path: str) -> Any:
         if error.code == 404:
             return None
         hint = " (pulsar.admin.authParams)" if error.code in (401, 403) else ""
-        raise PulsarSourceError(f"{url}: was refused with {error.code} {error.reason}{hint}") from error
+        raise PulsarSourceError(f"{url}: was refused with {error.code} {error.reason}{hint}{_why(error)}") from error
     except (OSError, ValueError) as error:
         raise PulsarSourceError(f"{url}: no answer that can be used (admin.url): {error}") from error
+
+
+def _why(refusal: urllib.error.HTTPError) -> str:
+    """Return what a broker says about its refusal; empty if that is nothing a person can read."""
+    try:
+        with refusal:
+            said = json.loads(refusal.read(_LONGEST_REASON))["reason"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+    return f": {said}" if isinstance(said, str) and said else ""
 
 
 def topic_path(name: str) -> str:
@@ -113,12 +140,12 @@ def topic_path(name: str) -> str:
 
 
 def _headers(settings: Mapping[str, Any]) -> dict[str, str]:
-    kind = auth_kind(settings)
-    if kind == "AuthenticationToken":
-        return {"Authorization": "Bearer " + auth_token(settings.get("auth_params", ""))}
-    if kind == "AuthenticationBasic":
-        user = basic_user("pulsar.admin.authParams", settings.get("auth_params", "")).encode()
-        return {"Authorization": "Basic " + base64.b64encode(user).decode("ascii")}
+    method, shown = presented(settings, "admin")
+    if method == "token":
+        return {"Authorization": "Bearer " + shown.decode("ascii")}
+    if method == "basic":
+        return {"Authorization": "Basic " + base64.b64encode(shown).decode("ascii")}
+    # A certificate is shown by TLS.
     return {}
 
 
@@ -126,4 +153,5 @@ def _opener(connection: Connection) -> urllib.request.OpenerDirector:
     if not str(connection.admin_url).startswith("https"):
         return _plain
     # The files of certificates may have changed since the last question.
-    return urllib.request.build_opener(urllib.request.HTTPSHandler(context=tls_context(connection.admin, "admin")))
+    context = tls_context(with_named_files(connection.admin), "admin")
+    return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))

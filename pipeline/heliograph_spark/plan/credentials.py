@@ -14,8 +14,8 @@ from .options import auth_files, auth_kind, auth_token, basic_user
 REFUSED = "the credentials were refused (pulsar.client.authPluginClassName, .authParams)"
 
 
-def presented(settings: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return the name of the method by which the client authenticates and its data, as they are now.
+def presented(settings: Mapping[str, Any], whose: str = "client") -> tuple[str, bytes]:
+    """Return the name of the method by which the ``client`` or ``admin`` authenticates and its data, as they are now.
 
     A token is read from its file, or asked for, each time: it may have been renewed. Raises :class:`OptionError` for
     settings that cannot be understood, and :class:`PulsarSourceError` if an issuer of tokens gives none.
@@ -26,16 +26,16 @@ def presented(settings: Mapping[str, Any]) -> tuple[str, bytes]:
     if kind == "AuthenticationOAuth2":
         return "token", access_token(params).encode()
     if kind == "AuthenticationBasic":
-        return "basic", basic_user("pulsar.client.authParams", params).encode()
+        return "basic", basic_user(f"pulsar.{whose}.authParams", params).encode()
     if kind == "AuthenticationTls":
         return "tls", b""
     if kind:
         raise OptionError(
-            f"pulsar.client.authPluginClassName: {settings['auth_plugin']!r} is not known here; there are Token, Basic,"
-            " Tls and OAuth2"
+            f"pulsar.{whose}.authPluginClassName: {settings['auth_plugin']!r} is not known here; there are Token,"
+            " Basic, Tls and OAuth2"
         )
     if params:
-        raise OptionError("pulsar.client.authParams: needs pulsar.client.authPluginClassName, too")
+        raise OptionError(f"pulsar.{whose}.authParams: needs pulsar.{whose}.authPluginClassName, too")
     return "none", b""
 
 
@@ -52,8 +52,7 @@ def tls_context(settings: Mapping[str, Any], whose: str) -> ssl.SSLContext:
         raise OptionError(
             f"pulsar.{whose}.tlsTrustCertsFilePath: these certificates cannot be used: {error}"
         ) from error
-    if whose == "client" and not settings.get("tls_validate_hostname"):
-        # The client's default, and that of Java's.
+    if not settings.get("tls_validate_hostname", True):
         context.check_hostname = False
     if settings.get("tls_allow_insecure_connection"):
         context.check_hostname = False

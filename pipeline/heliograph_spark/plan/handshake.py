@@ -61,7 +61,7 @@ def _answered(connection: Connection, host: str, hello: bytes, *, secured: bool)
     except ssl.SSLError as error:
         raise PulsarSourceError(
             f"connecting to {connection.service_url}: TLS with {host} failed"
-            f" (pulsar.client.tlsTrustCertsFilePath and the other tls… options): {error}"
+            f" (pulsar.client.tlsTrustCertsFilePath, tlsHostnameVerificationEnable): {error}"
         ) from error
     except (OSError, ValueError):
         return False

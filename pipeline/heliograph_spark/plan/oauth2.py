@@ -53,6 +53,13 @@ class ClientCredentials:
             str(given.get("scope") or ""),
         )
 
+    def for_official_client(self) -> str:
+        """Return them as ``authParams`` of the client in C++, which has other names for them than Java's."""
+        given = {"type": "client_credentials", "issuer_url": self.issuer_url}
+        given |= {"client_id": self.client_id, "client_secret": self.client_secret}
+        given |= {name: each for name, each in (("audience", self.audience), ("scope", self.scope)) if each}
+        return json.dumps(given)
+
 
 def _json_object(text: str | bytes, what: str) -> dict[str, Any]:
     try:

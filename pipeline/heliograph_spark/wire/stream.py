@@ -128,7 +128,7 @@ def _opened(address: Address, settings: Mapping[str, Any], *, secured: bool, wit
     except (OSError, ValueError) as error:
         made.close()
         raise PulsarSourceError(
-            f"{what}: TLS with {address} failed (pulsar.client.tlsTrustCertsFilePath and the other tls… options):"
+            f"{what}: TLS with {address} failed (pulsar.client.tlsTrustCertsFilePath, tlsHostnameVerificationEnable):"
             f" {error}"
         ) from error
     return made
