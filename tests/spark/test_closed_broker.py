@@ -350,7 +350,7 @@ def test_each_way_to_authenticate_opens_both_ports_by_tls(
         b"1",
         b"2",
     }
-    # A role without rights is told so by the port that it asks.
+    # A role without rights gets the reason of the port that it asks.
     other = f"persistent://public/default/{fresh_name()}"
     closed.grant(other, "consume", role="another")
     with pytest.raises(Exception, match="billing") as refused:

@@ -126,10 +126,10 @@ def _why(refusal: urllib.error.HTTPError) -> str:
     """Return what a broker says about its refusal; empty if that is nothing a person can read."""
     try:
         with refusal:
-            said = json.loads(refusal.read(_LONGEST_REASON))["reason"]
+            text = json.loads(refusal.read(_LONGEST_REASON))["reason"]
     except (OSError, ValueError, LookupError, TypeError):
         return ""
-    return f": {said}" if isinstance(said, str) and said else ""
+    return f": {text}" if isinstance(text, str) and text else ""
 
 
 def topic_path(name: str) -> str:
