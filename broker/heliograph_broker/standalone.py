@@ -14,6 +14,7 @@ from aiohttp import web
 from heliograph_api.broker_config import BrokerConfig
 
 from heliograph_broker.http.base.connection import HttpConnection, refusal
+from heliograph_broker.http.base.request_errors import RequestErrors
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.security.security import Security
 from heliograph_broker.security.tls.contexts import TlsFiles
@@ -184,7 +185,14 @@ class Standalone:
             await self._serve(await self._run(create_metrics_app(app, self._security)), config.metrics_port)
 
     async def _run(self, app: web.Application) -> web.AppRunner:
-        runner = web.AppRunner(app, access_log=None, keepalive_timeout=_HTTP_IDLE_S)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=RequestErrors(self._clock.monotonic),
+            keepalive_timeout=_HTTP_IDLE_S,
+            # Else the library would decompress a body while it arrives, before anybody has asked whose it is.
+            auto_decompress=False,
+        )
         self._runners.append(runner)
         await runner.setup()
         return runner

@@ -15,7 +15,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
-from tests.support.tls_broker import TlsBroker
+from tests.support.tls_broker import TlsBroker, until_end
 from tests.support.tokens import Signer, ask
 from tests.support.wire_client import Type, WireClient
 
@@ -189,3 +189,49 @@ def test_a_proxy_that_is_withdrawn_ends_though_its_client_has_another_method(tmp
         client.expect(Type.CONNECTED)
         users.write_bytes(b"other:" + bcrypt.hashpw(b"password", bcrypt.gensalt(4)))
         assert client.expect(Type.ERROR).body.error == wire.AuthenticationError
+
+
+def test_nothing_is_decompressed_for_anybody(closed: BrokerProcess, signer: Signer) -> None:
+    """What is no gzip would be found out by whoever decompresses it, and would end the connection."""
+    known = f"Authorization: Bearer {signer.token(ADMIN)}\r\n"
+    for credentials, status in (("", b"401"), (known, b"415")):
+        head = f"PUT /admin/v2/tenants/packed HTTP/1.1\r\nHost: x\r\n{credentials}Content-Encoding: gzip\r\n"
+        with http_socket(closed) as client:
+            client.sendall(f"{head}Content-Length: 9\r\n\r\nno gzip!!".encode())
+            assert client.recv(1000).split()[1] == status
+            client.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(1000).split()[1] == b"200"
+
+
+def test_a_body_as_it_is_may_say_so(closed: BrokerProcess, signer: Signer) -> None:
+    url = f"{closed.http_url}/admin/v2/tenants/unpacked"
+    body = {"adminRoles": [], "allowedClusters": ["standalone"]}
+    assert ask(url, signer.token(ADMIN), "PUT", body, Content_Encoding="identity").status == 204
+
+
+MALFORMED = (
+    b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + b"abc.def" * 2000 + b"\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer abc.def\0\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + b"A: abc.def\r\n" * 200 + b"\r\n",
+    b"GET /health/live?abc.def HTTP/1.1\r\nHost: x\r\n\r\nabc.def \x01\r\n\r\n",
+    b"POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nabc.def\r\n",
+)
+
+
+def test_malformed_requests_are_refused_and_neither_fill_nor_show_in_the_log(closed: BrokerProcess) -> None:
+    before = closed.log_path.stat().st_size
+    for _ in range(50):
+        for request in MALFORMED:
+            with http_socket(closed) as client:
+                client.sendall(request)
+                answer = until_end(client)
+                assert answer.startswith(b"HTTP/1."), request
+                assert b"aiohttp" not in answer
+    assert ask(f"{closed.http_url}/health/live").status == 200
+    with closed.log_path.open("rb") as log:
+        log.seek(before)
+        logged = log.read()
+    assert b"malformed request" in logged
+    assert b"abc.def" not in logged
+    assert b"Traceback" not in logged
+    assert len(logged.splitlines()) < 60

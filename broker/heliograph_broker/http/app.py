@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from aiohttp import web
+from aiohttp import web, web_response
 from aiohttp.typedefs import Middleware
 from heliograph_api.broker_config import BrokerConfig
 
 from heliograph_broker.http.base.access import AUTHORIZER, authorized
 from heliograph_broker.http.base.audit import audited
 from heliograph_broker.http.base.authentication import authentication
+from heliograph_broker.http.base.bodies import uncompressed
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
 from heliograph_broker.http.base.errors import errors_as_json
 from heliograph_broker.http.base.rates import RateSampler
@@ -69,6 +70,10 @@ __all__ = ["Endpoints", "create_app", "create_metrics_app"]
 #: Enough for manifests of tens of thousands of topics.
 _MAX_BODY_BYTES = 16 * 1024 * 1024
 
+# Each answer names who gives it, also to clients that nobody knows. The library has no setting for it, and would name
+# its version and Python's, by which known weaknesses are looked up.
+vars(web_response)["SERVER_SOFTWARE"] = "Heliograph"
+
 
 def create_app(
     broker: Broker, config: BrokerConfig, endpoints: Endpoints, security: Security | None = None
@@ -77,7 +82,7 @@ def create_app(
 
     Without ``security`` everybody may send every request.
     """
-    middlewares = [audited, errors_as_json, *_guards(security), warnings_as_header]
+    middlewares = [audited, errors_as_json, *_guards(security), uncompressed, warnings_as_header]
     app = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
     if security is not None:
         app[AUTHORIZER] = security.authorizer
