@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,26 @@ async def test_every_change_is_logged_with_who_what_where_and_outcome(api: HttpA
         "address": "127.0.0.1",
         "status": 204,
     }
+
+
+async def test_a_flood_of_refused_requests_is_counted_and_hides_nothing_else(api: HttpApi) -> None:
+    path = f"{NAMESPACE}/permissions/billing"
+    with capture_logs() as logs:
+        for _ in range(40):
+            for headers in ({}, {"Role": "billing"}):
+                await api.request("DELETE", NAMESPACE, **headers)
+                await api.request("POST", "/nowhere", **headers)
+        await api.request("DELETE", NAMESPACE, Role="neighbour")
+        for _ in range(40):
+            await api.request("POST", path, '["consume"]', Role="boss")
+            await api.request("POST", path, '["no action"]', Role="boss")
+    lines = Counter((each["role"], each["status"]) for each in logs if each["event"] == "administration")
+    # Ten in ten seconds, twice if these end meanwhile.
+    assert 10 <= sum(number for (role, _), number in lines.items() if not role) <= 20
+    assert 10 <= sum(number for (role, _), number in lines.items() if role == "billing") <= 20
+    assert lines["neighbour", 403] == 1
+    assert lines["boss", 204] == 40
+    assert lines["boss", 400] + lines["boss", 412] == 40
 
 
 @pytest.mark.parametrize(

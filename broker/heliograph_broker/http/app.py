@@ -10,7 +10,7 @@ from aiohttp.typedefs import Middleware
 from heliograph_api.broker_config import BrokerConfig
 
 from heliograph_broker.http.base.access import AUTHORIZER, authorized
-from heliograph_broker.http.base.audit import audited
+from heliograph_broker.http.base.audit import audit_log
 from heliograph_broker.http.base.authentication import authentication
 from heliograph_broker.http.base.bodies import uncompressed
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
@@ -82,7 +82,7 @@ def create_app(
 
     Without ``security`` everybody may send every request.
     """
-    middlewares = [audited, errors_as_json, *_guards(security), uncompressed, warnings_as_header]
+    middlewares = [audit_log(broker.clock.monotonic), errors_as_json, *_guards(security), uncompressed, warnings_as_header]
     app = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
     if security is not None:
         app[AUTHORIZER] = security.authorizer

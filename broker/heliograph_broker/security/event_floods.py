@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
 _WHILE_S: Final = 10.0
 _MOST: Final = 10
+_MOST_KEYS: Final = 1024
 
 
 class EventFlood:
@@ -28,3 +30,21 @@ class EventFlood:
             self._until, self._events = now + _WHILE_S, 0
         self._events += 1
         return self._events <= _MOST, left_out
+
+
+class EventFloods:
+    """A flood for each key, such as a role, so that one hides nothing of another. Those heard last are remembered."""
+
+    __slots__ = ("_floods", "_now")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._floods: OrderedDict[str, EventFlood] = OrderedDict()
+
+    def count(self, key: str) -> tuple[bool, int]:
+        """As :meth:`EventFlood.count`, of the events of a key."""
+        flood = self._floods.setdefault(key, EventFlood(self._now))
+        self._floods.move_to_end(key)
+        if len(self._floods) > _MOST_KEYS:
+            self._floods.popitem(last=False)
+        return flood.count()

@@ -2,16 +2,22 @@
 
 It says who (role, method of authentication, proxy), what (method, path, the parameters that the operation knows), from
 where, and how it was answered. Never the body, never a parameter that the operation does not know: both may be secret.
+
+What was refused for a missing right, and so has changed nothing, is logged for each role and for unknown clients a few
+times in a while, and counted beyond: anybody can cause it as often as they want. Everything else is logged always.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
+
+from heliograph_broker.security.event_floods import EventFloods
 
 from .authentication import IDENTITY
 from .operations import operation_of
@@ -19,27 +25,48 @@ from .operations import operation_of
 #: A logger of its own, so that its lines can be told apart from the broker's by a field, too.
 log = structlog.get_logger("heliograph.audit", log="audit")
 
+#: Statuses of requests that nothing was done for.
+_WITHOUT_RIGHT: Final = frozenset({401, 403})
 _CHANGING: Final = frozenset({"POST", "PUT", "DELETE", "PATCH"})
 #: A path up to the value of a setting or property, which may have slashes. It is known by its text, not by its route:
 #: a method that is not possible there has none.
 _BEFORE_VALUE: Final = re.compile(r"/+admin/+v2/+(brokers/+configuration|namespaces/+[^/]+/+[^/]+/+property)/+[^/]+/+")
 
 
-@web.middleware
-async def audited(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Log a changing request once it is answered, refused or given up."""
-    if request.method not in _CHANGING:
-        return await handler(request)
-    status = 0
-    try:
-        response = await handler(request)
-        status = response.status
-        return response
-    except web.HTTPException as error:
-        status = error.status
-        raise
-    finally:
+def audit_log(now: Callable[[], float]) -> Middleware:
+    """Return a middleware that logs each changing request once it is answered, refused or given up.
+
+    ``now`` returns seconds.
+    """
+    refused = EventFloods(now)
+
+    def log_outcome(request: web.Request, status: int) -> None:
+        if status in _WITHOUT_RIGHT or request.match_info.http_exception is not None:
+            identity = request.get(IDENTITY)
+            role = identity.role if identity is not None else ""
+            logged, left_out = refused.count(role)
+            if left_out:
+                log.info("further requests refused", role=role, number=left_out)
+            if not logged:
+                return
         _log(request, status)
+
+    @web.middleware
+    async def audited(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method not in _CHANGING:
+            return await handler(request)
+        status = 0
+        try:
+            response = await handler(request)
+            status = response.status
+            return response
+        except web.HTTPException as error:
+            status = error.status
+            raise
+        finally:
+            log_outcome(request, status)
+
+    return audited
 
 
 def _log(request: web.Request, status: int) -> None:
