@@ -182,7 +182,8 @@ class Standalone:
             port = await self._serve(runner, config.https_port, self._encryption)
             self.https_url = endpoints.https_url = f"https://{host}:{port}"
         if config.metrics_port:
-            await self._serve(await self._run(create_metrics_app(app, self._security)), config.metrics_port)
+            metrics = await self._run(create_metrics_app(app, self._security))
+            await self._serve(metrics, config.metrics_port, self._encryption if config.tls_only else None)
 
     async def _run(self, app: web.Application) -> web.AppRunner:
         runner = web.AppRunner(

@@ -30,6 +30,7 @@ from tests.support.entries import make_entry
 from tests.support.polling import eventually
 from tests.support.ports import free_ports
 from tests.support.tls_broker import HANDSHAKE, TlsBroker, frames_of, until_end
+from tests.support.tokens import ask
 from tests.support.wire_client import Type, WireClient, encode
 
 #: What it issues is trusted by nobody in these tests.
@@ -76,8 +77,20 @@ def test_official_clients_connect_by_tls_while_others_connect_without(broker: Tl
 def test_without_plain_ports_everything_works_by_tls(tmp_path: Path, topic: str) -> None:
     with TlsBroker(tmp_path, "--tls-only") as broker:
         assert (broker.process.service_url, broker.process.http_url) == ("", "")
+        # Which port was named, and which one takes effect instead.
+        assert '"option": "--broker-port", "instead": "--broker-tls-port"' in broker.process.log_path.read_text()
         exchanges(broker.connect(), topic)
         exchanges(broker.connect(broker.process.https_url), f"{topic}-https")
+
+
+def test_without_plain_ports_the_port_of_the_metrics_has_tls_too(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    with TlsBroker(tmp_path, "--tls-only", environment={"HELIOGRAPH_METRICS_PORT": str(port)}) as broker:
+        with pytest.raises(OSError):
+            ask(f"http://127.0.0.1:{port}/metrics")
+        answer = ask(f"https://localhost:{port}/metrics", context=broker.context())
+        assert answer.status == 200
+        assert "heliograph_" in answer.body
 
 
 async def test_the_admin_client_trusts_the_authority_that_is_named(broker: TlsBroker) -> None:

@@ -82,7 +82,13 @@ def create_app(
 
     Without ``security`` everybody may send every request.
     """
-    middlewares = [audit_log(broker.clock.monotonic), errors_as_json, *_guards(security), uncompressed, warnings_as_header]
+    middlewares = [
+        audit_log(broker.clock.monotonic),
+        errors_as_json,
+        *_guards(security),
+        uncompressed,
+        warnings_as_header,
+    ]
     app = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
     if security is not None:
         app[AUTHORIZER] = security.authorizer

@@ -30,6 +30,8 @@ ProtocolFactory = Callable[[Callable[[], None], asyncio.Transport | None], async
 ANY: Final = "*"
 """The host that stands for all addresses of the machine, whichever of IPv4 and IPv6 it has."""
 
+#: To these a client cannot connect: they stand for all addresses of their family.
+_EVERYWHERE: Final = (ANY, "0.0.0.0", "::")
 _BACKLOG = 512
 #: Most connections accepted in one iteration of the event loop.
 _ACCEPTS_PER_TURN = 64
@@ -44,7 +46,7 @@ _LOG_INTERVAL_S = 10.0
 
 def host_in_url(host: str) -> str:
     """Return a host as URLs have it: an IPv6 address in brackets, ``localhost`` for all addresses of the machine."""
-    if host == ANY:
+    if host in _EVERYWHERE:
         return "localhost"
     return bracketed(host)
 

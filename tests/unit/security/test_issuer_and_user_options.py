@@ -24,9 +24,9 @@ def test_issuers_and_audiences_are_repeated(
 def test_wrong_issuers_are_refused_by_name(heliograph: CommandLine, configs: list[BrokerConfig]) -> None:
     ran = heliograph("standalone", "--oidc-issuer", "http://id.example")
     assert (ran.code, configs) == (1, [])
-    assert "oidc_issuer: 'http://id.example' is no URL of an issuer; valid: https://" in ran.err
+    assert "oidc_issuer (--oidc-issuer): 'http://id.example' is no URL of an issuer; valid: https://" in ran.err
     ran = heliograph("standalone", "--oidc-issuer", "https://id.example")
-    assert "oidc_issuer: needs the method oidc, which auth does not name; valid: auth=oidc" in ran.err
+    assert "oidc_issuer (--oidc-issuer): needs the method oidc, which auth does not name; valid: auth=oidc" in ran.err
 
 
 def test_the_file_of_users(
@@ -35,4 +35,4 @@ def test_the_file_of_users(
     monkeypatch.setenv("HELIOGRAPH_AUTH", "basic")
     assert heliograph("standalone", "--basic-file", "users").code == 0
     assert configs[-1].basic_file == "users"
-    assert "auth: basic needs a file of users; set basic_file" in heliograph("standalone").err
+    assert "auth (--auth): basic needs a file of users; set basic_file (--basic-file)" in heliograph("standalone").err

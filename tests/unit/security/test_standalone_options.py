@@ -38,9 +38,21 @@ def test_options_that_are_left_out_leave_the_environment_in_effect(
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("--auth", "token"), 1, "auth: token needs a key that tokens are verified with; set token_secret_key or"),
-        (("--auth", "kerberos"), 1, "auth: 'kerberos' is no method; valid: token, tls, basic, oidc"),
-        (("--token-secret-key", "a"), 1, "token_secret_key: needs the method token, which auth does not name; valid: "),
+        (
+            ("--auth", "token"),
+            1,
+            "auth (--auth): token needs a key that tokens are verified with; set token_secret_key",
+        ),
+        (("--auth", "token"), 1, "set token_secret_key (--token-secret-key) or token_public_key (--token-public-key)"),
+        (("--auth", "kerberos"), 1, "auth (--auth): 'kerberos' is no method; valid: token, tls, basic, oidc"),
+        (
+            ("--token-secret-key", "a"),
+            1,
+            "token_secret_key (--token-secret-key): needs the method token, which auth does",
+        ),
+        (("--token-secret-key", "a"), 1, "does not name; valid: auth=token (--auth token)"),
+        (("--superuser", "a"), 1, "superusers (--superuser): needs authentication, which auth does not switch on"),
+        (("--tls-cert", "a"), 1, "tls_cert (--tls-cert): it needs tls_key (--tls-key), which is not set; valid: "),
         (("--token-public-key", "a,b"), 2, "--token-public-key 'a,b' is empty or has a comma; valid: one value, and"),
         (("--token-secret-key", ""), 2, "--token-secret-key '' is empty or has a comma"),
         (("--token-secret-key", "data:;base64,c2V,jcm"), 2, "--token-secret-key data:… is empty or has a comma"),

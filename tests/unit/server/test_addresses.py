@@ -75,7 +75,15 @@ async def test_the_port_for_metrics_serves_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "in_url"), [("*", "localhost"), ("::", "[::]"), ("10.0.0.1", "10.0.0.1"), ("a.b", "a.b")]
+    ("host", "in_url"),
+    [
+        ("*", "localhost"),
+        ("::", "localhost"),
+        ("0.0.0.0", "localhost"),
+        ("::1", "[::1]"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("a.b", "a.b"),
+    ],
 )
 def test_hosts_in_urls(host: str, in_url: str) -> None:
     assert host_in_url(host) == in_url

@@ -4,17 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
+import structlog
 import typer
 from heliograph_api.broker_config import BrokerConfig
 
 from heliograph_broker.cli.base.shared_options import CliError, usage_error
 
+log = structlog.get_logger(__name__)
+
+#: The options of settings, which are named as these but for those of lists.
+_OPTIONS: Final = {
+    name: f"--{'superuser' if name == 'superusers' else name}".replace("_", "-")
+    for name in (
+        "auth",
+        "basic_file",
+        "bind",
+        "broker_port",
+        "broker_tls_port",
+        "data_dir",
+        "http_port",
+        "https_port",
+        "insecure",
+        "oidc_audience",
+        "oidc_issuer",
+        "superusers",
+        "tls_cert",
+        "tls_client_ca",
+        "tls_key",
+        "tls_only",
+        "token_public_key",
+        "token_secret_key",
+    )
+}
+#: The settings of the ports with TLS, by those of the ports that they are instead of.
+_WITH_TLS: Final = {"broker_port": "broker_tls_port", "http_port": "https_port"}
+
 
 def standalone(
+    context: typer.Context,
     data_dir: Annotated[
         Path,
         typer.Option(
@@ -223,14 +255,34 @@ def standalone(
             **given,
         )
     except ValueError as error:
-        raise CliError(f"an option, or a setting in the environment (HELIOGRAPH_…), is wrong: {error}") from error
+        raise CliError(
+            f"an option, or a setting in the environment (HELIOGRAPH_…), is wrong: {_with_options(str(error))}"
+        ) from error
     if not config.insecure and (exposed := config.exposure()):
         raise CliError(
             f"without authentication, anybody who reaches {exposed} could do everything: switch authentication on "
             "(--auth token --token-secret-key FILE), bind to 127.0.0.1, or say --insecure if you trust that network"
         )
+    if config.tls_only:
+        _warn_of_closed_ports(context)
     raise_descriptor_limit()
     uvloop.run(_serve(config, filename or []))
+
+
+def _with_options(reason: str) -> str:
+    """Return what is wrong with settings, with the option of each that has one: people have typed options."""
+    # At the beginning it is a setting; elsewhere, only a name of several words can be no other word.
+    named = re.compile(rf"^({'|'.join(_OPTIONS)})(?=:)|\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")
+    reason = named.sub(lambda found: f"{found[0]} ({_OPTIONS[found[0]]})", reason)
+    return re.sub(r"\bauth=(\w+)", r"auth=\1 (--auth \1)", reason)
+
+
+def _warn_of_closed_ports(context: typer.Context) -> None:
+    """Log which of the options have no effect because no port without TLS is opened."""
+    for name, option in (("broker_port", "--broker-port"), ("http_port", "--http-port")):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            log.warning("an option has no effect with --tls-only", option=option, instead=_OPTIONS[_WITH_TLS[name]])
 
 
 def _joined(option: str, texts: list[str] | None) -> str:
@@ -270,7 +322,9 @@ async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
         port = (config.https_port, context) if config.tls_only else (config.http_port, None)
         with StartingPort(config.bind, *port) as starting:
             await broker.start(starting.close)
-    except (DataDirError, ManifestError, BrokerError, StoreFailed, KeyUnusable, ProviderUnusable, TlsError) as error:
+    except ProviderUnusable as error:
+        raise CliError(_with_options(str(error))) from error
+    except (DataDirError, ManifestError, BrokerError, StoreFailed, KeyUnusable, TlsError) as error:
         raise CliError(str(error)) from error
     except OSError as error:
         ports = _ports(config)
