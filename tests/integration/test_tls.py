@@ -86,7 +86,7 @@ def test_without_plain_ports_everything_works_by_tls(tmp_path: Path, topic: str)
 def test_without_plain_ports_the_port_of_the_metrics_has_tls_too(tmp_path: Path) -> None:
     [port] = free_ports(1)
     with TlsBroker(tmp_path, "--tls-only", environment={"HELIOGRAPH_METRICS_PORT": str(port)}) as broker:
-        with pytest.raises(OSError):
+        with pytest.raises(ConnectionError):
             ask(f"http://127.0.0.1:{port}/metrics")
         answer = ask(f"https://localhost:{port}/metrics", context=broker.context())
         assert answer.status == 200

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import bcrypt
 import pytest
-from heliograph_broker.security.authentication.htpasswd import InvalidHtpasswd, dummy_hash, parse_htpasswd
+from heliograph_broker.security.authentication.htpasswd import InvalidHtpasswd, StandIns, parse_htpasswd
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,12 +62,26 @@ def test_wrong_lines_are_named(content: bytes, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_no_password_has_the_dummy_hash_and_its_check_costs_as_much() -> None:
-    costly = b"$2y$06$" + b"." * 53
-    made = dummy_hash({"a": HASHED, "b": costly})
+def test_no_password_has_a_stand_in_and_its_check_costs_as_much() -> None:
+    made = StandIns({"a": b"$2y$06$" + b"." * 53}, b"secret").for_user("nobody")
     assert made.startswith(b"$2b$06$")
     assert not bcrypt.checkpw(b"", made)
-    assert dummy_hash({}).startswith(b"$2b$10$")
+    assert StandIns({}, b"secret").for_user("nobody").startswith(b"$2b$10$")
+
+
+def test_unknown_users_cost_what_known_ones_do_and_each_always_the_same() -> None:
+    costly = b"$2y$06$" + b"." * 53
+    users = {f"user-{number}": costly if number % 4 == 0 else HASHED for number in range(100)}
+    stand_ins = StandIns(users, b"secret")
+    names = [f"nobody-{number}" for number in range(1000)]
+    costs = Counter(stand_ins.for_user(name)[4:6] for name in names)
+    assert set(costs) == {b"04", b"06"}
+    # A quarter of the users in the file have the costly one.
+    assert 150 < costs[b"06"] < 350
+    again = StandIns(users, b"secret")
+    assert [again.for_user(name) for name in names] == [stand_ins.for_user(name) for name in names]
+    other = StandIns(users, b"another secret")
+    assert [other.for_user(name) for name in names] != [stand_ins.for_user(name) for name in names]
 
 
 @given(st.binary(max_size=300) | st.lists(st.sampled_from([b"a:", HASHED, b"\n", b"$apr1$", b"#"])).map(b"".join))

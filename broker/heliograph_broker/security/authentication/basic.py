@@ -17,7 +17,7 @@ from heliograph_api.broker_config import BrokerConfig
 from heliograph_broker.clock import Clock
 from heliograph_broker.security.identity import Identity
 
-from .htpasswd import MAX_FILE_BYTES, InvalidHtpasswd, dummy_hash, parse_htpasswd
+from .htpasswd import MAX_FILE_BYTES, InvalidHtpasswd, StandIns, parse_htpasswd
 from .provider import Credentials, Provider, ProviderUnusable, Unauthenticated
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,8 @@ class BasicProvider(Provider):
             self._hashes = self._read()
         except (OSError, InvalidHtpasswd) as error:
             raise ProviderUnusable(f"basic_file: {_reason(path, error)}") from None
-        self._dummy = dummy_hash(self._hashes)
+        self._secret = os.urandom(32)
+        self._stand_ins = StandIns(self._hashes, self._secret)
         self._checked_at = clock.monotonic()
         self._right: dict[str, bytes] = {}
         self._withdrawals = 0
@@ -87,7 +88,7 @@ class BasicProvider(Provider):
             gone = {user for user, hashed in self._hashes.items() if changed.get(user) != hashed}
             self._withdrawals += bool(gone)
             self._right = {user: digest for user, digest in self._right.items() if user not in gone}
-            self._hashes, self._dummy = changed, dummy_hash(changed)
+            self._hashes, self._stand_ins = changed, StandIns(changed, self._secret)
             log.info("read the file of users", path=str(self._path), users=len(changed))
 
     async def authenticate(self, credentials: Credentials) -> Identity:
@@ -103,9 +104,10 @@ class BasicProvider(Provider):
                 "the data of method basic is not USER:PASSWORD",
             )
         hashed = self._hashes.get(user)
-        digest = hmac.digest(hashed or self._dummy, password, "sha256")
+        checked = hashed or self._stand_ins.for_user(user)
+        digest = hmac.digest(checked, password, "sha256")
         if hashed is None or not hmac.compare_digest(self._right.get(user, b""), digest):
-            is_right = await self._check(password, hashed or self._dummy)
+            is_right = await self._check(password, checked)
             if hashed is None or not is_right:
                 raise Unauthenticated(
                     _INVALID, "a user is unknown" if hashed is None else f"a wrong password of {user}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -77,8 +78,21 @@ def _kind(hashed: bytes) -> str:
     return "a bcrypt that is damaged" if hashed.startswith(b"$2") else "an unknown kind"
 
 
-def dummy_hash(hashes: Mapping[str, bytes]) -> bytes:
-    """Return a hash that no password has, which takes as long to check as the costliest of ``hashes``."""
-    cost = max((hashed[4:6] for hashed in hashes.values()), default=b"10")
-    # The check of a password computes a whole digest, and no digest is known to be all dots.
-    return b"$2b$" + cost + b"$" + b"." * 53
+class StandIns:
+    """Hashes to check the passwords of unknown users by, so that the time of a check does not tell who is known.
+
+    No password has one of them. Each name always gets the same cost, and of many names as many get a cost as users in
+    the file have it: were it always the costliest one, users with a cheaper one would be known by their time.
+    """
+
+    def __init__(self, hashes: Mapping[str, bytes], secret: bytes) -> None:
+        """``secret`` keeps to itself which name gets which cost."""
+        self._costs = sorted(hashed[4:6] for hashed in hashes.values()) or [b"10"]
+        self._secret = secret
+
+    def for_user(self, user: str) -> bytes:
+        """Return the hash for a user who is not in the file."""
+        drawn = int.from_bytes(hmac.digest(self._secret, user.encode(), "sha256")[:8])
+        cost = self._costs[drawn * len(self._costs) >> 64]
+        # The check of a password computes a whole digest, and no digest is known to be all dots.
+        return b"$2b$" + cost + b"$" + b"." * 53
