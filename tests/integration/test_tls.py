@@ -271,6 +271,54 @@ def test_a_connection_ends_when_its_clients_certificate_expires(verifying: TlsBr
     assert verifying.metric('heliograph_connections_cut_total{port="binary",reason="certificate"}') == 1
 
 
+def test_clients_of_an_authority_that_is_removed_are_disconnected_and_those_of_others_come_back(tmp_path: Path) -> None:
+    old, new = Authority("old authority"), Authority("new authority")
+    trusted = tmp_path / "clients.crt"
+    trusted.write_bytes(old.pem)
+    # Silent clients are left alone for 40 s, and certificates are checked every 5 s.
+    environment = {"HELIOGRAPH_KEEP_ALIVE_INTERVAL_S": "20"}
+    with TlsBroker(tmp_path, "--tls-client-ca", str(trusted), environment=environment) as broker:
+        contexts = [broker.context(identity(each, tmp_path / name)) for each, name in ((old, "old"), (new, "new"))]
+        with (
+            broker.encrypted(contexts[0]) as connection,
+            broker.encrypted(contexts[0], url=broker.process.https_url) as http,
+            broker.encrypted() as without,
+        ):
+            for each in (connection, without):
+                each.sendall(HANDSHAKE)
+            http.sendall(LIVE)
+            assert http.recv(1000).split()[1] == b"200"
+            trusted.write_bytes(old.pem + new.pem)
+            eventually(lambda: not is_refused_at_once(broker, contexts[1]))
+            # Nobody has lost anything yet.
+            http.sendall(LIVE)
+            assert http.recv(1000).split()[1] == b"200"
+            trusted.write_bytes(new.pem)
+            for frame in frames_of(connection):
+                if frame.command.type == Type.PING:
+                    connection.sendall(encode(Type.PONG))
+            http.sendall(LIVE)
+            assert until_end(http) == b""
+            without.sendall(encode(Type.PING))
+            assert any(frame.command.type == Type.PONG for frame in frames_of(without))
+        assert is_refused(broker, contexts[0])
+        assert not is_refused_at_once(broker, contexts[1])
+        assert "an authority of clients' certificates was removed" in broker.process.log_path.read_text()
+
+
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def is_refused_at_once(broker: TlsBroker, context: ssl.SSLContext) -> bool:
+    """Whether a client is refused for its certificate, which would be answered otherwise."""
+    try:
+        with broker.encrypted(context, url=broker.process.https_url) as connection:
+            connection.sendall(LIVE)
+            return not connection.recv(1000)
+    except (ssl.SSLError, ConnectionError):
+        return True
+
+
 # Reload
 
 

@@ -256,12 +256,13 @@ class Connection(asyncio.BufferedProtocol):
         return self._client_certificate.expires_at_s
 
     def check_certificate(self) -> bool:
-        """Close the connection if the client's certificate has expired; return whether it is still valid."""
-        if not self._client_certificate.has_expired(self.broker.clock.now_ms()):
+        """Close the connection if the client's certificate does not hold any more; return whether it still does."""
+        reason = self._client_certificate.why_over(self.broker.clock.now_ms())
+        if not reason:
             return True
         if not self._closing:
             self.broker.metrics.binary_connections.cut["certificate"] += 1
-            self.close("the client's certificate has expired")
+            self.close(reason)
         return False
 
     def close(self, reason: str, *, logged: bool = False) -> None:

@@ -182,7 +182,7 @@ class Listener(ConnectionHost):
     def _check_alive(self) -> None:
         """Ping clients that were silent for one keep-alive interval; abort those silent for two.
 
-        Connections of clients whose certificate has expired are closed.
+        Connections of clients whose certificate does not hold any more are closed.
         """
         interval = self.broker.config.keep_alive_interval_s
         now = self.broker.clock.monotonic()

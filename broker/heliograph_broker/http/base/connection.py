@@ -1,6 +1,6 @@
 """One HTTP connection: counted, and aborted if its client sends no request in time. aiohttp handles the requests.
 
-A client whose certificate has expired is cut when it sends more.
+A client whose certificate does not hold any more is cut when it sends more.
 """
 
 from __future__ import annotations
@@ -89,10 +89,11 @@ class HttpConnection(asyncio.Protocol):
             self._head = head[-len(_HEAD_END) :]
             if _HEAD_END in head:
                 self._cancel_deadline()
-        if not self._certificate.has_expired(self._clock.now_ms()):
+        over = self._certificate.why_over(self._clock.now_ms())
+        if not over:
             self._handler.data_received(data)
         elif self._transport is not None and not self._transport.is_closing():
-            log.info("aborting connection", reason="the client's certificate has expired")
+            log.info("aborting connection", reason=over)
             self._cut("certificate")
 
     def eof_received(self) -> bool | None:

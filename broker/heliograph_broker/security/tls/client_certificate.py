@@ -6,15 +6,26 @@ import asyncio
 import ssl
 from typing import NamedTuple
 
+from .contexts import ServerContext
+
 
 class ClientCertificate(NamedTuple):
-    """The verified certificate of a client (DER), and when it expires (s since the epoch); empty and 0: none."""
+    """The verified certificate of a client (DER), and when it expires (s since the epoch); empty and 0: none.
+
+    ``context`` is the one that verified it.
+    """
 
     der: bytes = b""
     expires_at_s: float = 0.0
+    context: ServerContext | None = None
 
-    def has_expired(self, now_ms: int) -> bool:
-        return bool(self.der) and now_ms >= self.expires_at_s * 1000
+    def why_over(self, now_ms: int) -> str:
+        """Return why the certificate does not hold any more, empty if it does or if there is none."""
+        if self.der and now_ms >= self.expires_at_s * 1000:
+            return "the client's certificate has expired"
+        if self.context is not None and self.context.withdrawn:
+            return "an authority of clients' certificates was removed"
+        return ""
 
 
 NO_CERTIFICATE = ClientCertificate()
@@ -27,4 +38,7 @@ def client_certificate(transport: asyncio.BaseTransport) -> ClientCertificate:
     if tls is None or tls.context.verify_mode == ssl.CERT_NONE:
         return NO_CERTIFICATE
     der, fields = tls.getpeercert(binary_form=True), tls.getpeercert()
-    return ClientCertificate(der, ssl.cert_time_to_seconds(fields["notAfter"])) if der else NO_CERTIFICATE
+    if not der:
+        return NO_CERTIFICATE
+    context = tls.context if isinstance(tls.context, ServerContext) else None
+    return ClientCertificate(der, ssl.cert_time_to_seconds(fields["notAfter"]), context)

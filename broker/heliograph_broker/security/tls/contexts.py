@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from heliograph_api.broker_config import BrokerConfig
 
 #: Forward secrecy and authenticated encryption; those of TLS 1.3 all have both.
@@ -48,14 +49,23 @@ class TlsFiles(NamedTuple):
         return tuple(contents)
 
 
+class ServerContext(ssl.SSLContext):
+    """The context of connections to the broker."""
+
+    #: Whether one of the authorities that it verifies certificates of clients by is not trusted any more.
+    withdrawn = False
+
+
 class Loaded(NamedTuple):
     """A context, the contents that it was made of, and when the first certificate of each kind expires (epoch s)."""
 
-    context: ssl.SSLContext
+    context: ServerContext
     contents: tuple[bytes, ...]
     expiry: Mapping[str, float]
     #: The reason why a certificate is not valid at present; empty: all are.
     invalid: str
+    #: The authorities of clients' certificates, by name and public key: a renewed certificate has the same.
+    authorities: frozenset[tuple[bytes, bytes]] = frozenset()
 
 
 def load(files: TlsFiles, now_ms: int) -> Loaded:
@@ -82,7 +92,7 @@ def load(files: TlsFiles, now_ms: int) -> Loaded:
 
 def _load(files: TlsFiles, contents: tuple[bytes, ...], now_ms: int) -> Loaded:
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
@@ -97,6 +107,7 @@ def _load(files: TlsFiles, contents: tuple[bytes, ...], now_ms: int) -> Loaded:
         raise TlsError(f"cannot read {files.cert} or {files.key}: {error.strerror}") from error
     expiry = {SERVER: _first_expiry(chain)}
     invalid = _invalid(files.cert, chain, now)
+    trusted: frozenset[tuple[bytes, bytes]] = frozenset()
     if files.client_ca is not None:
         authorities = _certificates(files.client_ca, contents[2])
         try:
@@ -105,11 +116,17 @@ def _load(files: TlsFiles, contents: tuple[bytes, ...], now_ms: int) -> Loaded:
             raise TlsError(f"{files.client_ca} cannot be used: {error.reason}") from error
         context.verify_mode = ssl.CERT_REQUIRED if files.required else ssl.CERT_OPTIONAL
         expiry[CLIENT_CA] = _first_expiry(authorities)
+        trusted = frozenset(map(_name_and_key, authorities))
         # While authorities change, one that has expired may still be beside its successor.
         problems = [_invalid(files.client_ca, [each], now) for each in authorities]
         if all(problems):
             invalid = invalid or problems[0]
-    return Loaded(context, contents, expiry, invalid)
+    return Loaded(context, contents, expiry, invalid, trusted)
+
+
+def _name_and_key(authority: x509.Certificate) -> tuple[bytes, bytes]:
+    key = authority.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return authority.subject.public_bytes(), key
 
 
 class _EncryptedError(Exception):

@@ -8,7 +8,7 @@ belong together.
 from __future__ import annotations
 
 import asyncio
-import ssl
+import weakref
 from typing import Final
 
 import structlog
@@ -16,7 +16,7 @@ import structlog
 from heliograph_broker.clock import Clock
 from heliograph_broker.messaging.base.tls_metrics import TlsMetrics
 
-from .contexts import Loaded, TlsError, TlsFiles, load
+from .contexts import Loaded, ServerContext, TlsError, TlsFiles, load
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +27,7 @@ CHECK_S: Final = 5.0
 class ServerTls:
     """The context for new connections, in :attr:`context`. Begin with :meth:`start`."""
 
-    context: ssl.SSLContext
+    context: ServerContext
 
     def __init__(self, files: TlsFiles, clock: Clock, loop: asyncio.AbstractEventLoop, metrics: TlsMetrics) -> None:
         self._files = files
@@ -37,6 +37,9 @@ class ServerTls:
         #: The contents in effect, and those that were refused last.
         self._contents: tuple[bytes, ...] = ()
         self._refused: tuple[bytes, ...] | str = ()
+        #: Those in effect, and all contexts with them or with more, which open connections have.
+        self._authorities: frozenset[tuple[bytes, bytes]] = frozenset()
+        self._contexts: weakref.WeakSet[ServerContext] = weakref.WeakSet()
         self._timer: asyncio.TimerHandle | None = None
         self._check: asyncio.Task[None] | None = None
 
@@ -96,6 +99,13 @@ class ServerTls:
         log.info("reloaded the TLS certificate", expires=int(min(loaded.expiry.values())))
 
     def _take(self, loaded: Loaded) -> None:
+        if self._authorities - loaded.authorities:
+            log.info("an authority of clients' certificates was removed: its clients are disconnected")
+            for each in self._contexts:
+                each.withdrawn = True
+            self._contexts.clear()
+        self._authorities = loaded.authorities
+        self._contexts.add(loaded.context)
         self.context, self._contents, self._refused = loaded.context, loaded.contents, ()
         self._metrics.expiry = dict(loaded.expiry)
         self._metrics.refused = False
