@@ -29,6 +29,7 @@ from .clock import Clock, SystemClock
 from .http.app import Endpoints, create_app, create_metrics_app
 from .server.acceptor import Acceptor, Encryption, host_in_url
 from .server.connection_limits import limits_of
+from .server.handshake_turns import HandshakeTurns
 from .server.listener import Listener
 from .storage.ledgers.ledger_ids import MAX_EPOCH
 from .storage.store import LedgerStore
@@ -154,7 +155,9 @@ class Standalone:
         """Load the certificate and watch its files. Raises ``TlsError``."""
         self._tls = tls = ServerTls(TlsFiles.of(self.config), self._clock, self._loop, self.broker.metrics.tls)
         await tls.start()
-        self._encryption = Encryption(lambda: tls.context, self.config.handshake_timeout_s, self.config.close_timeout_s)
+        turns = HandshakeTurns(self._loop, self.broker.metrics.tls, self._clock.monotonic)
+        config = self.config
+        self._encryption = Encryption(lambda: tls.context, turns, config.handshake_timeout_s, config.close_timeout_s)
 
     def _make_scheduler(self) -> Scheduler:
         """Return where the store's work runs. A simulation puts its own in this place."""

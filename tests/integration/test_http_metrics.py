@@ -180,6 +180,7 @@ _OF_CLOSED_BROKERS = (
     "heliograph_issuer_keys_age_seconds",
     "heliograph_tls_certificate_expiry_timestamp_seconds",
     "heliograph_tls_files_refused",
+    "heliograph_tls_handshakes",
     "heliograph_tls_reload_failures_total",
     "heliograph_tls_reloads_total",
 )

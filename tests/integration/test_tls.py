@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import ssl
 import struct
 import subprocess
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pulsar
 import pytest
@@ -204,6 +207,59 @@ def test_listeners_have_addresses_with_tls(tmp_path: Path, topic: str) -> None:
                     advertised_listener_name=name,
                 )
                 assert (answer.brokerServiceUrl, answer.brokerServiceUrlTls) == expected
+
+
+def greeting() -> bytes:
+    """Return the first bytes of a client, which ask the broker for a signature."""
+    sent = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost").do_handshake()
+    return sent.read()
+
+
+def test_clients_go_on_and_new_ones_come_in_during_a_flood_of_handshakes(broker: TlsBroker, topic: str) -> None:
+    address = urlsplit(broker.process.service_tls_url)
+    begun, ended = [0], threading.Event()
+    hello = greeting()
+
+    def flood(source: str) -> None:
+        """Begin handshakes as fast as it goes, and end none."""
+        held: deque[socket.socket] = deque()
+        while not ended.is_set():
+            with contextlib.suppress(OSError):
+                held.append(socket.create_connection((address.hostname, address.port), 10, (source, 0)))
+                held[-1].sendall(hello)
+                begun[0] += 1
+            if len(held) > 200:
+                held.popleft().close()
+        for each in held:
+            each.close()
+
+    client = broker.connect()
+    consumer, producer = client.subscribe(topic, "s"), client.create_producer(topic)
+    attackers = [threading.Thread(target=flood, args=(source,)) for source in ("127.0.0.2", "127.0.0.3")]
+    for attacker in attackers:
+        attacker.start()
+    try:
+        eventually(lambda: handshakes(broker) > 20)
+        for number in range(20):
+            producer.send(b"%d" % number)
+            assert consumer.receive(DEADLINE_MS).data() == b"%d" % number
+            with broker.encrypted() as connection:
+                connection.sendall(HANDSHAKE)
+                assert next(frames_of(connection)).command.type == Type.CONNECTED
+    finally:
+        ended.set()
+        for attacker in attackers:
+            attacker.join()
+    assert begun[0] > 20
+    client.close()
+    eventually(lambda: handshakes(broker) == 0)
+
+
+def handshakes(broker: TlsBroker) -> float:
+    """Return how many handshakes are under way or wait for their turn."""
+    return sum(broker.metric(f'heliograph_tls_handshakes{{state="{state}"}}') for state in ("running", "waiting"))
 
 
 # Certificates of clients

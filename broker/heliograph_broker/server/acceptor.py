@@ -20,6 +20,7 @@ from heliograph_broker.security.event_floods import EventFlood
 
 from .connection_limits import ConnectionLimits
 from .encryption import serve_encrypted
+from .handshake_turns import HandshakeTurns
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +56,7 @@ class Encryption(NamedTuple):
     """TLS of a port: ``context`` returns the one for the next connection; times (s) end what a client leaves open."""
 
     context: Callable[[], ssl.SSLContext]
+    turns: HandshakeTurns
     handshake_timeout_s: float
     close_timeout_s: float
 
@@ -184,8 +186,9 @@ class Acceptor:
                 await serve_encrypted(
                     self._loop,
                     connection,
-                    self._encryption.context(),
+                    self._encryption.context,
                     lambda below: self._protocol(end, below),
+                    self._encryption.turns.turn(address),
                     within_s=self._encryption.handshake_timeout_s,
                     close_s=self._encryption.close_timeout_s,
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 import uvloop
 from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.protocol.encoder import Encoder
+from heliograph_broker.messaging.base.tls_metrics import TlsMetrics
 from heliograph_broker.server.encryption import serve_encrypted
+from heliograph_broker.server.handshake_turns import HandshakeTurns, Turn
 from heliograph_broker.server.output import Output
 from heliograph_broker.standalone import Standalone
 
@@ -71,6 +74,11 @@ def test_commands_that_follow_the_handshake_at_once_are_answered(loop: str, tmp_
     on(loop, run())
 
 
+def a_turn() -> Turn:
+    """Return the turn of a client beside which there are no others."""
+    return HandshakeTurns(asyncio.get_running_loop(), TlsMetrics(), time.monotonic).turn("192.0.2.7")
+
+
 def nothing_follows(below: asyncio.Transport | None) -> asyncio.BaseProtocol:
     raise AssertionError(f"a handshake ended well: {below}")
 
@@ -101,7 +109,9 @@ def test_bytes_that_wait_below_tls_count_as_unread(loop: str, tmp_path: Path) ->
             made.append((Kept(), below))
             return made[0][0]
 
-        served = serve_encrypted(running, here, serving(tmp_path), make, within_s=WITHIN_S, close_s=1.0)
+        served = serve_encrypted(
+            running, here, lambda: serving(tmp_path), make, a_turn(), within_s=WITHIN_S, close_s=1.0
+        )
         client = running.run_in_executor(None, lambda: trusting().wrap_socket(there, server_hostname="localhost"))
         await asyncio.gather(served, client)
         connection, below = made[0]
@@ -136,8 +146,9 @@ def test_a_handshake_that_does_not_end_well_is_an_error_in_time(
         there.sendall(sent)
         with there, here, pytest.raises(error):
             await serve_encrypted(
-                asyncio.get_running_loop(), here, serving(tmp_path), nothing_follows, within_s=0.2, close_s=1.0
-            )
+                asyncio.get_running_loop(), here, lambda: serving(tmp_path), nothing_follows, a_turn(),
+                within_s=0.2, close_s=1.0,
+            )  # fmt: skip
 
     on(loop, run())
 
@@ -150,7 +161,8 @@ def test_a_client_that_leaves_before_the_handshake_is_an_error(loop: str, tmp_pa
         there.close()
         with here, pytest.raises(ConnectionError):
             await serve_encrypted(
-                asyncio.get_running_loop(), here, serving(tmp_path), nothing_follows, within_s=WITHIN_S, close_s=1.0
-            )
+                asyncio.get_running_loop(), here, lambda: serving(tmp_path), nothing_follows, a_turn(),
+                within_s=WITHIN_S, close_s=1.0,
+            )  # fmt: skip
 
     on(loop, run())

@@ -84,7 +84,7 @@ def _connection_blocks(binary: ConnectionMetrics, http: ConnectionMetrics) -> li
 
 
 def _tls_blocks(tls: TlsMetrics) -> list[Block]:
-    """Return the families of certificates; none without TLS."""
+    """Return the families of TLS; none without it."""
     if not tls.expiry:
         return []
     expiry: list[Sample] = [("", labels(certificate=kind), at) for kind, at in tls.expiry.items()]
@@ -108,6 +108,15 @@ def _tls_blocks(tls: TlsMetrics) -> list[Block]:
             "heliograph_tls_files_refused",
             "1 while the TLS files cannot be used and those read before are in effect.",
             int(tls.refused),
+        ),
+        Block(
+            "heliograph_tls_handshakes",
+            "gauge",
+            [
+                ("", labels(state="running"), tls.handshakes_running),
+                ("", labels(state="waiting"), tls.handshakes_waiting),
+            ],
+            "TLS handshakes that are under way, and clients that wait for the turn of theirs.",
         ),
     ]
 

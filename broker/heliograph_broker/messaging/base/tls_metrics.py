@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 class TlsMetrics:
-    """The certificates in effect, and how often the files were loaded again."""
+    """The certificates in effect, how often the files were loaded again, and the handshakes that are under way."""
 
-    __slots__ = ("expiry", "failures", "refused", "reloads")
+    __slots__ = ("expiry", "failures", "handshakes_running", "handshakes_waiting", "refused", "reloads")
 
     def __init__(self) -> None:
         #: When the first certificate of each kind expires (s since the epoch); empty without TLS.
@@ -16,3 +16,6 @@ class TlsMetrics:
         self.failures = 0
         #: Whether the files are not those in effect, because they cannot be used.
         self.refused = False
+        #: Handshakes that have begun, and clients that have asked for one and wait for their turn.
+        self.handshakes_running = 0
+        self.handshakes_waiting = 0
