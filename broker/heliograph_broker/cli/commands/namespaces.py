@@ -25,6 +25,8 @@ from heliograph_broker.cli.base.values import comma_separated
 from heliograph_broker.cli.policies.policy_commands import Level, add_policy_commands
 from heliograph_broker.cli.policies.policy_levels import NAMESPACE_POLICIES
 
+from .grants import add_namespace_grant_commands
+
 namespaces_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -187,6 +189,7 @@ def unload(namespace: NamespaceArgument, http_url: HttpUrl = DEFAULT_HTTP_URL) -
     print(f"namespace/{target.name} unloaded")
 
 
+add_namespace_grant_commands(namespaces_app)
 add_policy_commands(
     namespaces_app,
     Level("namespaces", "NAMESPACE", "Namespace, as 'tenant/namespace'.", "acme/shop", namespace_target, applied=False),

@@ -29,6 +29,7 @@ from heliograph_broker.cli.policies.policy_commands import Level, add_policy_com
 from heliograph_broker.cli.policies.policy_levels import TOPIC_POLICIES
 from heliograph_broker.clock import SystemClock
 
+from .grants import add_topic_grant_commands
 from .subscriptions import add_subscription_commands
 from .topic_operations import add_topic_operations
 
@@ -224,6 +225,7 @@ def delete(
 
 add_topic_operations(topics_app)
 add_subscription_commands(topics_app)
+add_topic_grant_commands(topics_app)
 add_policy_commands(
     topics_app,
     Level(
