@@ -187,7 +187,7 @@ class Operator:
         archives = ArchiveReconciler(
             ArchiveSite(settings.archive_image, settings.archive_service_account, fixed_user=settings.fixed_user)
         )
-        policies = PolicyReconciler(self._brokers, archives)
+        policies = PolicyReconciler(self._brokers, archives, self._roles)
         users = UserReconciler(self._brokers, self._tokens, self._roles)
         connections, backups = ConnectionReconciler(self._brokers), BackupReconciler(self._site)
         by_kind = reconcilers(clusters, connections, policies, backups, users)

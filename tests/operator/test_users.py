@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, ClusterCommandError
 from tests.support.cluster_fixtures import Images
 
 from .in_network import SPEC, Brokers, OperatorInNetwork
@@ -123,3 +123,26 @@ def test_a_deleted_user_leaves_no_secret_and_no_rights(resources: Resources) -> 
     assert may(resources, token, f"{ORDERS}/subscriptions") == 403
     names = ("get", "secret", "billing-token", "-n", resources.namespace, "--ignore-not-found", "-o", "name")
     resources.wait("its Secret is gone", lambda: not resources.cluster.kubectl(*names))
+
+
+def test_permissions_of_a_namespace_leave_those_of_users_alone(resources: Resources) -> None:
+    spec = {"clusterRef": {"name": "main"}, "authentication": TOKEN, "permissions": CONSUME}
+    resources.apply("User", "billing", spec)
+    resources.wait_ready("User", "billing")
+    token, tenant = entries(resources)["token"], {"tenantRef": {"name": "shop"}}
+    etl = {"role": "etl@example.org", "actions": ["consume"], "subscriptions": ["etl"]}
+    with pytest.raises(ClusterCommandError, match="are for those that consume"):
+        resources.apply("Namespace", "payments", {**tenant, "permissions": [{**etl, "actions": ["produce"]}]})
+    resources.apply("Namespace", "payments", {**tenant, "permissions": [etl]})
+    subscription = f"{ORDERS}/subscription/etl"
+    resources.wait(
+        "the subscription is for the role that the Namespace names",
+        lambda: may(resources, token, subscription, "PUT") == 403,
+    )
+    assert may(resources, token, f"{ORDERS}/subscriptions") == 200
+    both = [etl, {"role": f"{resources.namespace}/billing", "actions": ["admin"]}]
+    resources.apply("Namespace", "payments", {**tenant, "permissions": both})
+    resources.wait_reason("Namespace", "payments", "RoleOwned")
+    assert may(resources, token, f"{ORDERS}/permissions") == 403
+    resources.apply("Namespace", "payments", {**tenant, "permissions": []})
+    resources.wait("nobody names it any more", lambda: may(resources, token, subscription, "PUT") in (204, 409))

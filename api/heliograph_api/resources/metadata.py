@@ -14,6 +14,9 @@ from .fields import Model
 OTHER_SUBSCRIPTIONS: Final = "heliograph.dev/other-subscriptions"
 """Annotation of a Topic's manifest: a JSON list of subscriptions that other resources describe, so that applying the
 Topic leaves their policies alone. The operator sends it to a broker."""
+OTHER_ROLES: Final = "heliograph.dev/other-roles"
+"""Annotation of the manifest of a Namespace or Topic: a JSON list of roles that Users have, so that applying the
+permissions leaves their grants alone. The operator sends it to a broker."""
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _OBJECT_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 _NAMESPACE_NAME = re.compile(_LABEL, re.ASCII)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
+from heliograph_api.policies.grants import WILDCARD
 from heliograph_api.policies.policy_field import manifest_name
 from heliograph_api.policies.policy_table import POLICY_FIELDS, Policies
 from heliograph_api.policies.policy_values import MAX_PARTITIONS
@@ -45,6 +46,11 @@ from .fields import (
     unique,
 )
 from .metadata import Metadata
+from .permission_spec import (
+    MAX_PERMISSIONS,
+    NamespacePermissionSpec,
+    TopicPermissionSpec,
+)
 from .references import ClusterReference, ResourceReference
 from .schema_spec import SchemaSpec
 from .specs import LimitsSpec, NamespacePolicySpec, PolicySpec, SubscriptionPolicySpec
@@ -56,6 +62,9 @@ API_VERSION = "heliograph.dev/v1alpha1"
 # The rules for a topic's own name are the same in every namespace.
 _STANDS_IN = "tenant/namespace"
 _PERSISTENT_ONLY = "is for persistent topics only; valid: leave it out, or persistent: true"
+_MANY_TOPICS = (
+    "stands for all topics that begin so, in permissions; valid: the permissions in spec.permissions of the Namespace"
+)
 _LONG_NAME = "is too long, for its Jobs have longer ones; valid: at most"
 
 
@@ -128,6 +137,10 @@ class NamespaceSpec(NamespacePolicySpec):
     Cannot be changed once it is set. A broker without the operator ignores it."""
     bundles: int = Field(default=4, ge=1, le=1024)
     """Number of bundles: ranges of topic-name hashes that are assigned to brokers."""
+    permissions: Annotated[list[NamespacePermissionSpec], Field(max_length=MAX_PERMISSIONS)] | None = None
+    """Permissions on the namespace, on topics with a prefix, and on subscriptions, for roles that no User has. They are
+    all that there are: others are removed, except those of Users. Left out: permissions are left alone. Without
+    authorization they have no effect."""
     deletion_policy: DeletionPolicy | None = None
     """Deletion of the resource deletes the namespace in the broker with its topics (Delete), deletes it if it has no
     topics (DeleteIfEmpty), or keeps it (Retain).
@@ -151,6 +164,7 @@ class TopicSpec(PolicySpec):
         unchanged("namespaceRef"),
         cluster_unchanged(),
         unchanged("persistent"),
+        Rule("!has(self.permissions) || !has(self.name) || !self.name.endsWith('*')", _MANY_TOPICS, ".name"),
         Rule(
             "self.partitions >= oldSelf.partitions",
             "partitions cannot be decreased; valid: the present number or more",
@@ -209,6 +223,10 @@ class TopicSpec(PolicySpec):
     """Schema that the topic has, beside the versions that clients bring along: it is stored if no version is the same.
     One that `schemaCompatibility` forbids after the stored versions is refused. A schema that is left out, or removed,
     changes nothing."""
+    permissions: Annotated[list[TopicPermissionSpec], Field(max_length=MAX_PERMISSIONS)] | None = None
+    """Permissions on the topic, beside those on its namespace, for roles that no User has. They are all that there are
+    on this topic: others are removed, except those of Users. Left out: permissions are left alone. Without
+    authorization they have no effect."""
     archive: ArchiveSpec | None = None
     """Files to which a CronJob writes each message once. The subscription `heliograph-archive` keeps messages that are
     not in the files yet, and they count for the backlog quota. A broker without the operator creates the subscription
@@ -243,6 +261,12 @@ class TopicSpec(PolicySpec):
     def named_subscriptions(self) -> frozenset[str]:
         """The subscriptions that the topic creates, or sets policies of."""
         return frozenset([*self.all_subscriptions, *(spec.name for spec in self.subscription_policies)])
+
+    @model_validator(mode="after")
+    def _has_permissions_of_its_own(self) -> Self:
+        if self.permissions is not None and self.name is not None and self.name.endswith(WILDCARD):
+            raise Contradiction([("name", f"{quoted(self.name)} {_MANY_TOPICS}")])
+        return self
 
     @model_validator(mode="after")
     def _only_persistent_topics_keep_anything(self) -> Self:

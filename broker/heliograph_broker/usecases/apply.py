@@ -12,9 +12,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 from heliograph_api.manifests.manifest_reader import ManifestError
 from heliograph_api.manifests.plan import Existing, Step, plan
+from heliograph_api.policies.grants import (
+    Actions,
+    IsOthers,
+    actions_on_topic,
+    auth_policies,
+    keep_grants,
+    with_namespace_grants,
+    with_stated,
+    with_topic_grants,
+)
 from heliograph_api.policies.policies import MAX_PARTITIONS, Policies, resolve
 from heliograph_api.resources.fields import MAX_SUBSCRIPTION_POLICIES
-from heliograph_api.resources.metadata import OTHER_SUBSCRIPTIONS
+from heliograph_api.resources.metadata import OTHER_ROLES, OTHER_SUBSCRIPTIONS
 from heliograph_api.resources.model import (
     AnyResource,
     BrokerCluster,
@@ -24,6 +34,7 @@ from heliograph_api.resources.model import (
     Tenant,
     Topic,
 )
+from heliograph_api.resources.permission_spec import namespace_grants, topic_actions
 from heliograph_api.values.names import SubscriptionName, TopicName
 
 from heliograph_broker.messaging.base.errors import BrokerError, PreconditionFailed
@@ -119,6 +130,9 @@ class _Changes:
         broker = self._broker
         existing = broker.directory.namespaces.get(name)
         policies = _with_kept(resource.spec.policies(), existing.policies if existing is not None else None)
+        if resource.spec.permissions is not None:
+            stated = namespace_grants(resource.spec.permissions, name)
+            keep_grants(policies, with_namespace_grants(auth_policies(policies), stated, _other_roles(resource)))
         self._namespaces[name] = policies
         if existing is None:
             record = NamespaceRecord(policies=policies, bundles=resource.spec.bundles)
@@ -304,6 +318,7 @@ class _Changes:
             changes.append(lambda: broker.policies.set_topic(name, wanted))
         changes.append(lambda: self._add_subscriptions(name, resource.spec.all_subscriptions))
         changes += schema
+        changes += self._topic_grants(name, resource)
         self._do("Topic", str(name), CREATED, changes, _note(resource))
 
     def _configure_topic(
@@ -337,7 +352,31 @@ class _Changes:
         if self._missing_subscriptions(name, resource.spec.all_subscriptions):
             changes.append(lambda: self._add_subscriptions(name, resource.spec.all_subscriptions))
         changes += schema
+        changes += self._topic_grants(name, resource)
         self._do("Topic", str(name), CONFIGURED if len(changes) > 1 else UNCHANGED, changes, _note(resource))
+
+    def _topic_grants(self, name: TopicName, resource: Topic) -> list[Change]:
+        """Return the change that makes the grants on a topic those of the resource, if it states any and they differ.
+
+        They are in the record of its namespace, which may be another one by the time of the change.
+        """
+        if resource.spec.permissions is None:
+            return []
+        broker, namespace, topic = self._broker, name.namespace_name, str(name.base)
+        stated, is_others = topic_actions(resource.spec.permissions), _other_roles(resource)
+
+        def wanted(there: Policies) -> Actions:
+            return with_stated(actions_on_topic(there, topic), stated, is_others)
+
+        def change() -> None:
+            policies = msgspec.structs.replace(broker.directory.namespace(namespace).policies)
+            keep_grants(policies, with_topic_grants(auth_policies(policies), topic, wanted(policies)))
+            broker.namespaces.set_policies(namespace, policies)
+
+        # A resource of the namespace that is applied, too, states nothing about single topics.
+        record = broker.directory.namespaces.get(namespace)
+        there = record.policies if record is not None else Policies()
+        return [change] if wanted(there) != actions_on_topic(there, topic) else []
 
     def _missing_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> bool:
         topics = [self._broker.directory.topics.get(str(part)) for part in self._broker.directory.concrete_names(name)]
@@ -360,12 +399,21 @@ def _with_kept(policies: Policies, existing: Policies | None) -> Policies:
 
 def _other_subscriptions(resource: Topic) -> set[str]:
     """Return the subscriptions that the operator knows to be described by other resources."""
+    return _noted(resource, OTHER_SUBSCRIPTIONS)
+
+
+def _other_roles(resource: Namespace | Topic) -> IsOthers:
+    """Return what tells the roles that the operator knows to be those of Users."""
+    return _noted(resource, OTHER_ROLES).__contains__
+
+
+def _noted(resource: AnyResource, annotation: str) -> set[str]:
+    """Return the names that the operator has noted."""
     try:
-        found = msgspec.json.decode(resource.metadata.annotations.get(OTHER_SUBSCRIPTIONS, "[]"), type=list[str])
+        return set(msgspec.json.decode(resource.metadata.annotations.get(annotation, "[]"), type=list[str]))
     except msgspec.DecodeError:
-        # Somebody else's note; a topic without it has no others.
+        # Somebody else's note; a resource without it has no others.
         return set()
-    return set(found)
 
 
 def _keep_others(policies: Policies, existing: Policies | None, others: Collection[str]) -> None:

@@ -7,12 +7,21 @@ from typing import Final, NamedTuple
 
 import msgspec
 from heliograph_api.policies import policy_kinds as kinds
+from heliograph_api.policies.grants import (
+    Actions,
+    IsOthers,
+    actions_on_topic,
+    auth_policies,
+    with_namespace_grants,
+    with_stated,
+)
 from heliograph_api.policies.policy_field import camel, manifest_name
 from heliograph_api.policies.policy_table import POLICY_FIELDS, Policies
 from heliograph_api.resources.broker_state import BrokerState, SubscriptionState
 from heliograph_api.resources.model import BrokerCluster, Namespace, OfBroker, Subscription, Tenant, Topic
+from heliograph_api.resources.permission_spec import namespace_grants, topic_actions
 from heliograph_api.values.durations import format_duration
-from heliograph_api.values.names import SubscriptionName
+from heliograph_api.values.names import SubscriptionName, TopicName
 from heliograph_api.values.sizes import format_size
 
 from heliograph_operator.objects.kinds import CLUSTER_KINDS
@@ -37,19 +46,29 @@ class Difference(NamedTuple):
         return f"{self.field} was {self.was}, is {self.wanted}"
 
 
-def differences(resource: OfBroker, name: str, state: BrokerState, others: Collection[str] = ()) -> list[Difference]:
+def _nobody(_: str) -> bool:
+    return False
+
+
+def differences(
+    resource: OfBroker,
+    name: str,
+    state: BrokerState,
+    others: Collection[str] = (),
+    is_users: IsOthers = _nobody,
+) -> list[Difference]:
     """Return the differences between a resource and the object ``name`` in a broker's ``state``.
 
-    Surplus partitions are not among them: they cannot be removed (:func:`surplus`). Nor are ``others``: the
-    subscriptions of a topic that are not the resource's.
+    Surplus partitions are not among them: they cannot be removed (:func:`surplus`). Nor are ``others``, the
+    subscriptions of a topic that are not the resource's, and the grants of roles that Users have (``is_users``).
     """
     if isinstance(resource, Tenant):
         return list(_of_tenant(resource, name, state))
     if isinstance(resource, Namespace):
-        return list(_of_namespace(resource, name, state))
+        return [*_of_namespace(resource, name, state), *_of_grants(resource, name, state, is_users)]
     if isinstance(resource, Subscription):
         return list(_of_subscription(resource, SubscriptionName.parse(name), state))
-    return list(_of_topic(resource, name, state, others))
+    return [*_of_topic(resource, name, state, others), *_of_grants(resource, name, state, is_users)]
 
 
 def default_differences(cluster: BrokerCluster, state: BrokerState) -> list[Difference]:
@@ -95,7 +114,7 @@ def observed(kind: str, name: str, state: BrokerState) -> object:
         if (topic := state.topics.get(name)) is None:
             return ()
         made = (topic.partitions, topic.missing_partitions, topic.subscriptions, topic.properties, topic.policies)
-        return *made, topic.schemas, topic.size_exceeded, topic.age_exceeded
+        return *made, topic.schemas, topic.size_exceeded, topic.age_exceeded, _topic_grants(name, state)
     if kind == "Subscription":
         subscription = SubscriptionName.parse(name)
         if (found := _subscription_state(subscription, state)) is None:
@@ -165,6 +184,37 @@ def _of_subscription(resource: Subscription, name: SubscriptionName, state: Brok
         yield Difference(f"subscription {name}", "missing on some partitions", "there")
     yield from _of_properties(found.properties, resource.spec.properties)
     yield from _of_policies("", own_policies(name, state), resource.spec.policies(), of_subscription=True)
+
+
+def _topic_grants(name: str, state: BrokerState) -> Actions:
+    namespace = state.namespaces.get(TopicName.parse(name).namespace_name)
+    return actions_on_topic(namespace.policies, name) if namespace is not None else {}
+
+
+def _of_grants(resource: Namespace | Topic, name: str, state: BrokerState, is_users: IsOthers) -> Iterator[Difference]:
+    """Yield the grants that differ, if the object exists and the resource states any."""
+    if resource.spec.permissions is None or not exists(resource.kind, name, state):
+        return
+    if isinstance(resource, Topic):
+        there = _topic_grants(name, state)
+        yield from _of_actions(
+            "permissions", there, with_stated(there, topic_actions(resource.spec.permissions), is_users)
+        )
+        return
+    was = auth_policies(state.namespaces[name].policies)
+    now = with_namespace_grants(was, namespace_grants(resource.spec.permissions, name), is_users)
+    yield from _of_actions("permissions", was.namespace_auth, now.namespace_auth)
+    for topic in sorted(was.destination_auth.keys() | now.destination_auth.keys()):
+        field = f"permissions on {topic.rpartition('/')[2]}"
+        yield from _of_actions(field, was.destination_auth.get(topic, {}), now.destination_auth.get(topic, {}))
+    before, after = was.subscription_auth_roles, now.subscription_auth_roles
+    for each in sorted(before.keys() | after.keys()):
+        yield from _list(f"permissions: roles of subscription {each}", before.get(each, []), after.get(each, []))
+
+
+def _of_actions(field: str, was: Actions, wanted: Actions) -> Iterator[Difference]:
+    for role in sorted(was.keys() | wanted.keys()):
+        yield from _list(f"{field}[{role}]", was.get(role, []), wanted.get(role, []))
 
 
 def _subscription_state(name: SubscriptionName, state: BrokerState) -> SubscriptionState | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from heliograph_api.resources.metadata import OTHER_SUBSCRIPTIONS
+from heliograph_api.resources.metadata import OTHER_ROLES, OTHER_SUBSCRIPTIONS
 
 from heliograph_operator.objects.kinds import API_VERSION, Key
 from heliograph_operator.objects.targets import Target
@@ -27,12 +27,17 @@ def manifest(key: Key, spec: Spec) -> dict[str, Any]:
 
 
 def policy_manifest(
-    key: Key, spec: Spec, target: Target, partitions: int | None = None, others: Collection[str] = ()
+    key: Key,
+    spec: Spec,
+    target: Target,
+    partitions: int | None = None,
+    others: Collection[str] = (),
+    users: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return the manifest of what stands for an object; parents have full names, so the broker needs only this one.
 
     With ``partitions``, that number is sent and not the one in ``spec``. ``others`` are subscriptions that a Topic is
-    to leave alone, also those that it names.
+    to leave alone, also those that it names. ``users`` are roles of which the permissions leave the grants alone.
     """
     changed = {name: value for name, value in spec.items() if name not in _FOR_OPERATOR}
     if target.kind == "Namespace":
@@ -43,13 +48,15 @@ def policy_manifest(
             changed["partitions"] = partitions
     elif target.kind == "Subscription":
         changed["topicRef"] = {"name": target.parent}
-    if not others:
-        return manifest(key, changed)
-    for field, name_of in (("subscriptions", str), ("subscriptionPolicies", _name)):
-        if changed.get(field):
-            changed[field] = [each for each in changed[field] if name_of(each) not in others]
+    annotations = {OTHER_ROLES: json.dumps(sorted(users))} if users else {}
+    if others:
+        annotations[OTHER_SUBSCRIPTIONS] = json.dumps(sorted(others))
+        for field, name_of in (("subscriptions", str), ("subscriptionPolicies", _name)):
+            if changed.get(field):
+                changed[field] = [each for each in changed[field] if name_of(each) not in others]
     made = manifest(key, changed)
-    made["metadata"]["annotations"] = {OTHER_SUBSCRIPTIONS: json.dumps(sorted(others))}
+    if annotations:
+        made["metadata"]["annotations"] = annotations
     return made
 
 

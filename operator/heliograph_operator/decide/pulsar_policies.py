@@ -298,6 +298,8 @@ def unsupported(resource: OfBroker) -> list[str]:
             found.append("spec.persistent: the operator manages persistent topics only on Apache Pulsar; valid: true")
         if resource.spec.schema_ is not None:
             found.append(_missing("schema"))
+    if resource.spec.permissions is not None:
+        found.append(_missing("permissions"))
     policies, held = resource.spec.policies(), set(fields_of(level))
     for field, name in _names():
         value = getattr(policies, field)

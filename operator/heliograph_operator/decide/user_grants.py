@@ -10,12 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from heliograph_api.policies.grants import ADMINISTRATION, AUTH_POLICIES
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.resources.user_spec import PermissionSpec
-
-#: The name of the grants among a namespace's kept policies.
-_AUTH_POLICIES: Final = "auth_policies"
-_ADMINISTRATION: Final = "admin"
 
 Actions = frozenset[str]
 NONE: Final[Actions] = frozenset()
@@ -85,7 +82,7 @@ def grants_by_role(state: BrokerState) -> dict[str, Grants]:
     """Return the grants that each role has in a broker."""
     found: dict[str, Grants] = {}
     for namespace, each in state.namespaces.items():
-        kept = _mapping((each.policies.kept or {}).get(_AUTH_POLICIES))
+        kept = _mapping((each.policies.kept or {}).get(AUTH_POLICIES))
         for role, actions in _actions(kept.get("namespace_auth")):
             found.setdefault(role, Grants()).namespaces[namespace] = actions
         for topic, roles in _mapping(kept.get("destination_auth")).items():
@@ -129,13 +126,13 @@ def missing_namespaces(stated: Grants, permissions: Iterable[PermissionSpec], st
 
 def _roles_of(namespace: str, subscription: str, state: BrokerState) -> list[str]:
     found = state.namespaces.get(namespace)
-    kept = _mapping(((found.policies.kept or {}) if found is not None else {}).get(_AUTH_POLICIES))
+    kept = _mapping(((found.policies.kept or {}) if found is not None else {}).get(AUTH_POLICIES))
     return list(_mapping(kept.get("subscription_auth_roles")).get(subscription) or ())
 
 
 def _actions(roles: Any) -> Iterator[tuple[str, Actions]]:
     for role, actions in _mapping(roles).items():
-        if given := frozenset(actions) - {_ADMINISTRATION}:
+        if given := frozenset(actions) - {ADMINISTRATION}:
             yield role, given
 
 

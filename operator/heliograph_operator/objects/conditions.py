@@ -34,6 +34,7 @@ class Reason(StrEnum):
     BROKERS_CHANGED = "BrokersChanged"
     CONFLICT = "Conflict"
     SUBSCRIPTION_OWNED = "SubscriptionOwned"
+    ROLE_OWNED = "RoleOwned"
     EXPIRED = "Expired"
     SCHEMA_MISSING = "SchemaMissing"
     ADOPTION_PENDING = "AdoptionPending"

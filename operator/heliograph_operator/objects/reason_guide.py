@@ -121,6 +121,11 @@ OF_POLICIES: Final = (
         "remove it from the Topic, or delete the Subscription, which leaves it to the Topic",
     ),
     Guide(
+        ("RoleOwned",),
+        "a User has a role that `permissions` of the Namespace or Topic names; all else is applied",
+        "state these permissions in the User, and remove them there",
+    ),
+    Guide(
         ("SchemaMissing",),
         "the ConfigMap that `schema.definitionFrom` names does not exist, or has no such entry; the message names it",
         "create it; the operator reads it again every minute",

@@ -44,6 +44,14 @@ class UserRoles:
             if not self._users[place]:
                 del self._users[place]
 
+    def has(self, cluster: Key, role: str) -> bool:
+        """Return whether a User states a role on a BrokerCluster."""
+        return (cluster, role) in self._users
+
+    def on(self, cluster: Key) -> list[str]:
+        """Return the roles that Users state on a BrokerCluster."""
+        return sorted(role for on, role in self._users if on == cluster)
+
     def owner(self, body: Body) -> Key | None:
         """Return the User that has the role which ``body`` states; None: no User does that is managed and stays."""
         found = self._users.get((cluster_of(body), role_of(body)), {})

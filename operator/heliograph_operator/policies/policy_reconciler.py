@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
+from heliograph_api.policies.grants import IsOthers
 from heliograph_api.resources.broker_state import BrokerState
-from heliograph_api.resources.model import OfBroker, Subscription, Topic
+from heliograph_api.resources.model import Namespace, OfBroker, Subscription, Topic
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.names import SubscriptionName
 from heliograph_api.values.quoting import quoted
@@ -57,6 +59,7 @@ from heliograph_operator.objects.targets import (
     no_address,
     target_of,
 )
+from heliograph_operator.objects.user_roles import UserRoles
 
 from .policy_deletion import PolicyDeletion
 from .retained_data import protect_parents
@@ -84,8 +87,9 @@ _NO_ANSWER: Final = (Reason.BROKER_UNREACHABLE, Reason.CLUSTER_NOT_READY, Reason
 class PolicyReconciler:
     """The reconciler of all kinds that stand for objects of brokers."""
 
-    def __init__(self, brokers: BrokerSessions, archives: ArchiveReconciler) -> None:
+    def __init__(self, brokers: BrokerSessions, archives: ArchiveReconciler, roles: UserRoles) -> None:
         self._brokers = brokers
+        self._roles = roles
         self._archives = archives
         self._deletion = PolicyDeletion(brokers)
 
@@ -183,8 +187,8 @@ class PolicyReconciler:
             return Outcome(outcome.result, PARENT_S)
         if not owned(resource.body)[1] and not resource.paused:
             return await self._take(context, resource, target, broker)
-        others = _others(context, resource, target)
-        found = differences(model, target.name, listing.state, others)
+        others, is_users = _others(context, resource, target), partial(self._roles.has, target.cluster)
+        found = differences(model, target.name, listing.state, others, is_users)
         if resource.paused:
             message = f"paused by annotation, nothing is changed: {named(found) or 'there is no difference'}"
             verdict = ready(Reason.PAUSED, message, "Unknown")
@@ -209,13 +213,16 @@ class PolicyReconciler:
                 return Outcome("waiting", 0.0)
             partitions = too_many[0] if too_many is not None else None
             others = _others(context, resource, target)
-            await broker.apply(policy_manifest(resource.key, spec, target, partitions, others))
+            # All of them: a User may be granted something meanwhile.
+            users = self._roles.on(target.cluster) if _states_permissions(model) else ()
+            await broker.apply(policy_manifest(resource.key, spec, target, partitions, others, users))
             await report_drift(context, resource, found)
             # Resources below a parent that was just created no longer have to wait.
             for child in context.cache.children(resource.key):
                 context.queue.add(child)
             listing = await broker.listing_of(target.kind, target.name, 0.0)
-            if left := differences(model, target.name, listing.state, _others(context, resource, target) | others):
+            others_now = _others(context, resource, target) | others
+            if left := differences(model, target.name, listing.state, others_now, is_users):
                 return await self._not_ready(context, resource, Reason.NOT_APPLIED, named(left), target.name)
         resource.memory.refused = 0
         applied = Verdict(POLICIES_APPLIED, "True", Reason.RECONCILED, "the broker has the policies of the resource")
@@ -224,6 +231,9 @@ class PolicyReconciler:
             now = ready(Reason.SUBSCRIPTION_OWNED, _owned_message(context, target, taken))
             if any(each.name in taken for each in model.spec.subscription_policies):
                 applied = Verdict(POLICIES_APPLIED, "False", now.reason, now.message)
+        elif users_roles := _stated_roles(model, is_users):
+            now = ready(Reason.ROLE_OWNED, _role_message(resource, users_roles))
+            applied = Verdict(POLICIES_APPLIED, "False", now.reason, now.message)
         adopted = [Verdict(ADOPTED, "True", Reason.EXISTED_BEFORE, changes)] if adopting else []
         return await self._reconciled(context, resource, target, listing, [now, applied, *adopted])
 
@@ -328,6 +338,24 @@ def _others(context: Context, resource: Resource, target: Target) -> frozenset[s
     if target.kind != "Topic":
         return frozenset()
     return other_subscriptions(context.cache, resource.body, target.claim)
+
+
+def _states_permissions(model: OfBroker) -> bool:
+    return isinstance(model, Namespace | Topic) and model.spec.permissions is not None
+
+
+def _stated_roles(model: OfBroker, is_users: IsOthers) -> list[str]:
+    """Return the roles in the permissions of a Namespace or Topic that Users have."""
+    if not isinstance(model, Namespace | Topic):
+        return []
+    return sorted({each.role for each in model.spec.permissions or () if is_users(each.role)})
+
+
+def _role_message(resource: Resource, roles: Sequence[str]) -> str:
+    return (
+        f"spec.permissions: a User has the role {', '.join(roles)}, so the {resource.key.kind} leaves its grants alone;"
+        " valid: remove it there and state it in permissions of the User"
+    )
 
 
 def _owned_message(context: Context, target: Target, taken: Collection[str]) -> str:

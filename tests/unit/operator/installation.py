@@ -9,6 +9,15 @@ from typing import Any
 
 import msgspec
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
+from heliograph_api.policies.grants import (
+    IsOthers,
+    actions_on_topic,
+    auth_policies,
+    keep_grants,
+    with_namespace_grants,
+    with_stated,
+    with_topic_grants,
+)
 from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import (
     BrokerState,
@@ -17,8 +26,9 @@ from heliograph_api.resources.broker_state import (
     TenantState,
     TopicState,
 )
-from heliograph_api.resources.metadata import OTHER_SUBSCRIPTIONS
+from heliograph_api.resources.metadata import OTHER_ROLES, OTHER_SUBSCRIPTIONS
 from heliograph_api.resources.model import KINDS, Namespace, Subscription, Tenant, Topic
+from heliograph_api.resources.permission_spec import namespace_grants, topic_actions
 from heliograph_api.values.names import SubscriptionName, TopicName
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Context, Outcome
@@ -33,10 +43,16 @@ from heliograph_operator.kube.events import Events
 from heliograph_operator.objects.conditions import READY, condition
 from heliograph_operator.objects.kinds import CLUSTER_KINDS, GROUP, Body, Key, Kind, is_deleted, key_of
 from heliograph_operator.objects.resource_cache import ResourceCache
+from heliograph_operator.objects.user_roles import UserRoles
 from heliograph_operator.operator_settings import Settings
 from heliograph_operator.policies.policy_reconciler import PolicyReconciler
 
 from .api_server import ApiServer
+
+
+def _users(model: Namespace | Topic) -> IsOthers:
+    """Return what tells the roles that the operator has noted to be those of Users."""
+    return set(json.loads(model.metadata.annotations.get(OTHER_ROLES, "[]"))).__contains__
 
 
 class Broker(BrokerSession):
@@ -64,7 +80,13 @@ class Broker(BrokerSession):
             self.tenants[model.tenant] = TenantState(model.spec.admin_roles, allowed, model.spec.limits.policies())
         elif isinstance(model, Namespace):
             name = f"{model.spec.tenant_ref.name}/{model.local_name}"
-            self.namespaces[name] = NamespaceState(model.spec.bundles, model.spec.policies())
+            policies = model.spec.policies()
+            if (before := self.namespaces.get(name)) is not None:
+                policies.kept = before.policies.kept
+            if model.spec.permissions is not None:
+                stated = namespace_grants(model.spec.permissions, name)
+                keep_grants(policies, with_namespace_grants(auth_policies(policies), stated, _users(model)))
+            self.namespaces[name] = NamespaceState(model.spec.bundles, policies)
         elif isinstance(model, Subscription):
             self._apply_subscription(model)
         else:
@@ -79,6 +101,12 @@ class Broker(BrokerSession):
             state.subscriptions = sorted({*state.subscriptions, *model.spec.all_subscriptions})
             if (schema := model.spec.schema_) is not None and schema.digest not in state.schemas:
                 state.schemas.append(schema.digest)
+            if model.spec.permissions is not None:
+                kept_here = self.namespaces[model.spec.namespace_ref.name].policies
+                roles = with_stated(
+                    actions_on_topic(kept_here, name), topic_actions(model.spec.permissions), _users(model)
+                )
+                keep_grants(kept_here, with_topic_grants(auth_policies(kept_here), name, roles))
 
     def _apply_subscription(self, model: Subscription) -> None:
         topic = self.topics[model.spec.topic_ref.name]
@@ -227,18 +255,20 @@ class Operator:
         self.context = Context(settings, self._server, cache, ResourceMemories(), queue, Events(self._server, "test"))
         archives = ArchiveReconciler(ArchiveSite("image"))
         self.sessions = sessions or OneBroker(installation.broker)
-        self._policies = PolicyReconciler(self.sessions, archives)
+        roles = UserRoles()
+        cache.listeners.append(roles.seen)
+        self._policies = PolicyReconciler(self.sessions, archives, roles)
         self._connections = ConnectionReconciler(self.sessions)
         for body in bodies:
             self.watcher.seen(body)
 
     async def settle(self) -> None:
         """Reconcile whatever is queued until nothing is due, as one worker does; take in what the server has."""
-        await self._settle(without=("BrokerCluster",))
+        await self._settle(without=("BrokerCluster", "User"))
 
     async def settle_policies(self) -> None:
         """Do the same without checks of BrokerConnections: their sessions are there, or not."""
-        await self._settle(without=CLUSTER_KINDS)
+        await self._settle(without=(*CLUSTER_KINDS, "User"))
 
     async def _settle(self, without: Collection[str]) -> None:
         queue = self.context.queue

@@ -16,6 +16,7 @@ from heliograph_operator.archive.archive_reconciler import ArchiveReconciler
 from heliograph_operator.decide.archive_cron_job import ArchiveSite
 from heliograph_operator.objects.conditions import READY, condition
 from heliograph_operator.objects.kinds import FINALIZER, Key, is_held
+from heliograph_operator.objects.user_roles import UserRoles
 from heliograph_operator.operator_settings import Settings
 from heliograph_operator.policies.policy_reconciler import PolicyReconciler
 
@@ -72,7 +73,8 @@ class World:
         self.server = ApiServer(*bodies)
         self.context = self.server.context()
         self.session = Session()
-        self._reconciler = PolicyReconciler(Sessions(self.session), ArchiveReconciler(ArchiveSite("image")))
+        archives = ArchiveReconciler(ArchiveSite("image"))
+        self._reconciler = PolicyReconciler(Sessions(self.session), archives, UserRoles())
 
     async def reconcile(self, key: Key = TOPIC) -> Outcome:
         return await self._reconciler.reconcile(self.context, resource_of(self.context, key))

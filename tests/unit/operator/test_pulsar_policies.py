@@ -40,6 +40,8 @@ def model(kind: str, **spec: Any) -> Tenant | Namespace | Topic:
         ("Topic", {"subscriptionPolicies": [{"name": "a", "messageTTL": "1h"}]}, "spec.subscriptionPolicies"),
         ("Topic", {"persistent": False}, "spec.persistent"),
         ("Topic", {"schema": {"type": "STRING"}}, "spec.schema"),
+        ("Topic", {"permissions": []}, "spec.permissions"),
+        ("Namespace", {"permissions": []}, "spec.permissions"),
         ("Topic", {"messageTTL": 0}, "spec.messageTTL"),
         ("Topic", {"messageTTL": "1500ms"}, "spec.messageTTL"),
         ("Topic", {"retention": {"time": "90s", "size": "1Gi"}}, "spec.retention"),

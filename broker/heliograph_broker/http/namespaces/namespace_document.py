@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 import msgspec
 from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.policies.grants import AUTH_POLICIES, AuthPolicies, auth_policies
 from heliograph_api.policies.policies import Policies
 
 from heliograph_broker.http.base.bundles import MAX_BUNDLES, bundle_boundaries
@@ -29,7 +30,7 @@ from heliograph_broker.http.policies.quota_rules import QuotaMap, check_quota, p
 from heliograph_broker.messaging.base.errors import PreconditionFailed
 from heliograph_broker.messaging.base.records import NamespaceRecord
 from heliograph_broker.messaging.broker.broker import Broker
-from heliograph_broker.security.authorization.grants import AUTH_POLICIES, AuthPolicies, auth_policies, shown_policies
+from heliograph_broker.security.authorization.grants import shown_policies
 
 from .resource_groups import check_group
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
+from heliograph_api.policies.grants import WILDCARD, Actions, AuthPolicies, auth_policies, keep_grants
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.http.base.access import is_on, require
@@ -29,15 +30,7 @@ from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH, namesp
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.base.errors import SubscriptionNotFound, TopicNotFound
 from heliograph_broker.messaging.broker.broker import Broker
-from heliograph_broker.security.authorization.grants import (
-    ACTIONS,
-    WILDCARD,
-    Actions,
-    AuthPolicies,
-    auth_policies,
-    keep_grants,
-    shown,
-)
+from heliograph_broker.security.authorization.grants import ACTIONS, shown
 from heliograph_broker.security.authorization.needs import Need, on_topic
 
 _WARNING: Final = "permissions are kept and shown, but every client may do everything: authorization is not enabled"

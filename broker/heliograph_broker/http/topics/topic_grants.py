@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+from heliograph_api.policies.grants import WILDCARD, auth_policies, keep_grants
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.broker.broker import Broker
-from heliograph_broker.security.authorization.grants import WILDCARD, auth_policies, keep_grants
 
 
 def forget_grants(broker: Broker, name: TopicName) -> None:

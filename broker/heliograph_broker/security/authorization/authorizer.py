@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from heliograph_api.policies.grants import ADMINISTRATION
+
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
 from heliograph_broker.messaging.topic.directory import Directory
 from heliograph_broker.security.identity import Identity
 
-from .grants import ADMINISTRATION, NamespaceGrants
+from .grants import NamespaceGrants
 from .needs import EVERY_SUBSCRIPTION, Decision, Need, Resource
 
 _ACTIONS: Final[dict[Need, tuple[str, ...]]] = {

@@ -1,8 +1,7 @@
-"""The grants of a namespace: which role may do what on it, on its topics and on its subscriptions.
+"""The grants of a namespace, ready to be asked, and as Pulsar's clients are shown them.
 
-They are Pulsar's ``auth_policies``, kept as JSON in the namespace's policies. A decision reads that value as it is
-kept; only the topics with a ``*`` at their end, which stand for all topics that begin so, are collected when it has
-changed.
+A decision reads them as they are kept; only the topics with a ``*`` at their end, which stand for all topics that
+begin so, are collected when they have changed.
 """
 
 from __future__ import annotations
@@ -11,45 +10,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from heliograph_api.policies.policies import Policies
+from heliograph_api.policies.grants import AUTH_POLICIES, WILDCARD, Actions, AuthPolicies
 
 from heliograph_broker.messaging.base.records import NamespaceRecord
 
-AUTH_POLICIES: Final = "auth_policies"
-"""The name of the grants among a namespace's kept settings."""
 SUBSCRIPTION_AUTH_MODE: Final = "subscription_auth_mode"
 SUBSCRIPTION_AUTH_MODES: Final = ("None", "Prefix")
 ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
 """Pulsar's actions; of these, only the first two have anything to allow here."""
-ADMINISTRATION: Final = "admin"
-"""The action, unknown to Pulsar, that allows everything on the namespace or topic."""
-WILDCARD: Final = "*"
-
-Actions = dict[str, list[str]]
-
-
-class AuthPolicies(msgspec.Struct):
-    """Pulsar's AuthPolicies: actions by role of the namespace and of its topics, and roles by subscription."""
-
-    namespace_auth: Actions = msgspec.field(default_factory=dict)
-    destination_auth: dict[str, Actions] = msgspec.field(default_factory=dict)
-    subscription_auth_roles: dict[str, list[str]] = msgspec.field(default_factory=dict)
-
-
-def auth_policies(policies: Policies) -> AuthPolicies:
-    """Return the grants that a namespace keeps. Its three maps are copies; what they hold is not, and never changed.
-
-    A copy of everything would take a second for a hundred thousand grants.
-    """
-    kept = (policies.kept or {}).get(AUTH_POLICIES) or {}
-    return AuthPolicies(**{name: dict(kept.get(name) or {}) for name in AuthPolicies.__struct_fields__})
-
-
-def keep_grants(policies: Policies, grants: AuthPolicies) -> None:
-    """Put grants into a namespace's policies, which have a new map of kept settings then."""
-    others = {name: value for name, value in (policies.kept or {}).items() if name != AUTH_POLICIES}
-    kept = {name: getattr(grants, name) for name in AuthPolicies.__struct_fields__}
-    policies.kept = (others | {AUTH_POLICIES: kept} if any(kept.values()) else others) or None
 
 
 def shown(actions: Actions) -> Actions:
