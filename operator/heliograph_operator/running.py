@@ -13,6 +13,7 @@ import structlog
 from . import operator_metrics
 from .act.broker_sessions import BrokerSessions
 from .act.broker_tokens import BrokerTokens
+from .act.broker_trust import BrokerTrust
 from .act.controller import Context, Controller, Reconciler
 from .act.namespace_teardown import release_with_namespace
 from .act.owned_watch import OwnedWatch
@@ -22,11 +23,12 @@ from .act.work_queue import WorkQueue
 from .archive.archive_reconciler import ArchiveReconciler
 from .backup.backup_reconciler import BackupReconciler
 from .backup.schedule_reconciler import ScheduleReconciler
+from .cluster.cluster_certificates import ClusterCertificates
 from .cluster.cluster_keys import ClusterKeys
 from .cluster.cluster_reconciler import ClusterReconciler
 from .connection.connection_reconciler import ConnectionReconciler
 from .decide.archive_cron_job import ArchiveSite
-from .decide.cluster_objects import endpoints
+from .decide.cluster_objects import admin_urls
 from .decide.owned_objects import watched
 from .decide.stateful_set import Site
 from .health import Health
@@ -101,14 +103,17 @@ class Operator:
         self._site = Site(
             settings.broker_image, settings.cluster_domain, settings.operator_namespace, fixed_user=settings.fixed_user
         )
-        self._tokens = BrokerTokens(lambda body: endpoints(body, self._site)["http"])
+        self._tokens = BrokerTokens(lambda body: admin_urls(body, self._site))
+        self._trust = BrokerTrust()
         self._roles = UserRoles()
         cache.listeners += [self._tokens.seen, self._roles.seen]
-        self._keys = ClusterKeys(self._tokens)
-        self._brokers = BrokerSessions(settings.batch_s, leader.deposed, self._tokens.token)
+        self._keys = ClusterKeys(self._tokens, trusted=self._trust.trusted)
+        self._certificates = ClusterCertificates(self._site, self._trust)
+        self._brokers = BrokerSessions(settings.batch_s, leader.deposed, self._tokens.token, self._trust.trusted)
         self._watcher = Watcher(cache, queue)
         self._owned = OwnedWatch(cache, memories, queue)
         self._watcher.on_deleted += [memories.forget, self._owned.forget, self._keys.forget, self._roles.forget]
+        self._watcher.on_deleted.append(self._certificates.forget)
         self._reachability = Reachability(kube)
         self._leads = self._watches = False
         #: The port of /healthz, /readyz and /metrics, once they are served.
@@ -183,12 +188,12 @@ class Operator:
     def _start(self, kopf_stop: asyncio.Event, stop: asyncio.Event) -> list[asyncio.Task[None]]:
         """Start what runs as long as this operator leads; the watch is the first."""
         settings = self._settings
-        clusters = ClusterReconciler(self._site, self._brokers, self._keys)
+        clusters = ClusterReconciler(self._site, self._brokers, self._keys, self._certificates)
         archives = ArchiveReconciler(
             ArchiveSite(settings.archive_image, settings.archive_service_account, fixed_user=settings.fixed_user)
         )
         policies = PolicyReconciler(self._brokers, archives, self._roles)
-        users = UserReconciler(self._brokers, self._tokens, self._roles)
+        users = UserReconciler(self._brokers, self._tokens, self._roles, self._trust)
         connections, backups = ConnectionReconciler(self._brokers), BackupReconciler(self._site)
         by_kind = reconcilers(clusters, connections, policies, backups, users)
         return [

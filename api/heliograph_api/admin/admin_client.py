@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -74,7 +75,8 @@ class AdminClient:
     each request, so that a token may be replaced meanwhile; what it raises goes to the caller.
 
     ``trusted`` are the certificate authorities in PEM (empty: those of the system), and ``certificate`` is shown to
-    brokers that ask for one; the constructor raises :class:`ValueError` if they cannot be read.
+    brokers that ask for one; the constructor raises :class:`ValueError` if they cannot be read. A function is called
+    for each request, as for ``token``.
 
     Once ``deposed`` returns True, only GET requests are sent: another client makes the changes.
     """
@@ -84,20 +86,25 @@ class AdminClient:
         http_url: str,
         *,
         token: str | Callable[[], str] = "",
-        trusted: str = "",
+        trusted: str | Callable[[], str] = "",
         certificate: ClientCertificate | None = None,
         deposed: Callable[[], bool] = lambda: False,
     ) -> None:
         self.http_url = http_url.rstrip("/")
         self._deposed = deposed
         self._token = token
-        self._tls = client_tls(trusted, certificate) if trusted or certificate is not None else True
+        self._trusted, self._certificate = trusted, certificate
+        #: TLS, and the authorities that it is for. True: that of aiohttp.
+        self._tls: tuple[str, ssl.SSLContext | bool] = "", True
+        if certificate is not None:
+            self._tls = "", client_tls("", certificate)
+        if isinstance(trusted, str):
+            self._encryption()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             timeout=_TIMEOUT,
-            connector=aiohttp.TCPConnector(ssl=self._tls),
             middlewares=(self._fence,),
         )
         return self
@@ -152,7 +159,13 @@ class AdminClient:
         url = f"{self.http_url}{path}"
         try:
             async with self._session.request(
-                method, url, data=data, headers=headers, params=params, skip_auto_headers=_NO_MEDIA_TYPE
+                method,
+                url,
+                data=data,
+                headers=headers,
+                params=params,
+                skip_auto_headers=_NO_MEDIA_TYPE,
+                ssl=self._encryption(),
             ) as response:
                 answer = await response.read()
                 if response.status >= 400:
@@ -169,6 +182,13 @@ class AdminClient:
         token = self._token if isinstance(self._token, str) else self._token()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
+    def _encryption(self) -> ssl.SSLContext | bool:
+        """Return the TLS for the authorities that are trusted now; a connection is reused only with the same."""
+        trusted = self._trusted if isinstance(self._trusted, str) else self._trusted()
+        if trusted != self._tls[0]:
+            self._tls = trusted, client_tls(trusted, self._certificate)
+        return self._tls[1]
+
     async def _fence(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         """Check each attempt: aiohttp itself resends a request whose connection the server closed."""
         if request.method != "GET" and self._deposed():
@@ -181,7 +201,8 @@ class AdminClient:
             raise RuntimeError("AdminClient is used outside its 'async with'")
         try:
             url, headers = f"{self.http_url}{path}", self._credentials()
-            async with self._session.get(url, timeout=_STREAM_TIMEOUT, headers=headers) as response:
+            encryption = self._encryption()
+            async with self._session.get(url, timeout=_STREAM_TIMEOUT, headers=headers, ssl=encryption) as response:
                 if response.status >= 400:
                     raise _refused((await response.read()).decode(errors="replace"), response)
                 async for part in response.content.iter_any():

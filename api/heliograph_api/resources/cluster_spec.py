@@ -10,6 +10,7 @@ from .archive_consent_spec import ArchivesSpec
 from .authentication_spec import ClusterAuthenticationSpec
 from .backup_spec import BootstrapSpec
 from .cel import SIZE, InSchema, Rule, where_both
+from .cluster_tls_spec import ClusterTlsSpec
 from .fields import DeletionPolicy, Model, Reference, Size, named_once
 from .listener_spec import ListenerSpec
 from .network_spec import NetworkPolicySpec
@@ -126,8 +127,9 @@ class BrokerClusterSpec(Model):
     termination_grace_period_seconds: int = Field(default=60, ge=0, le=2**31 - 1)
     """Seconds a broker has to drain its connections before it is killed."""
     service_type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
-    """Type of the Service clients connect to, which has the binary protocol (port 6650) and nothing else. Lookups
-    through it answer addresses in the pods' network; `listeners` are for clients that do not reach these."""
+    """Type of the Service clients connect to, which has the binary protocol (port 6650, with TLS 6651) and nothing
+    else. Lookups through it answer addresses in the pods' network; `listeners` are for clients that do not reach
+    these."""
     service_annotations: dict[str, str] = Field(default_factory=dict)
     """Annotations of the Service clients connect to."""
     admin_service_type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
@@ -142,6 +144,8 @@ class BrokerClusterSpec(Model):
     """Peers that may connect to the brokers."""
     authentication: ClusterAuthenticationSpec = Field(default_factory=ClusterAuthenticationSpec)
     """Authentication and authorization of clients; default: every client may do everything."""
+    tls: ClusterTlsSpec = Field(default_factory=ClusterTlsSpec)
+    """TLS of the brokers; default: none."""
     consents: Annotated[list[Consent], Field(max_length=MAX_CONSENTS)] = Field(default_factory=list)
     """Resources of other Kubernetes namespaces that may be on these brokers; default: none. Those of its own may."""
     archives: ArchivesSpec = Field(default_factory=ArchivesSpec)

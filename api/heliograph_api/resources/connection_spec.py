@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from heliograph_api.values.quoting import quoted
 
 from .cel import InSchema, Rule
+from .certificate_source import CertificateReference, CertificateSource, EntryName
 from .fields import Contradiction, Model, Reference
 from .references import MAX_CONSENTS, Consent
 
@@ -19,9 +20,6 @@ _HTTP: Final = rf"https?://{_HOST}(/[0-9A-Za-z._~/-]*)?"
 _SERVICE: Final = rf"pulsar(\+ssl)?://{_HOST}(,{_HOST})*"
 _NO_HTTP: Final = "is not the URL of an admin API; valid: http://host:8080 or https://host:8443, without a query"
 _NO_SERVICE: Final = "is not a service URL; valid: pulsar://host:6650 or pulsar+ssl://host:6651"
-_ENTRY: Final = "[-._a-zA-Z0-9]+"
-_NO_ENTRY: Final = "is not an entry of a Secret or ConfigMap; valid: letters, digits, -, _ and ."
-_ONE_CA: Final = "needs one source of certificates; valid: secretRef or configMapRef"
 _ENCRYPTED: Final = "is for https only; valid: leave it out, or an adminUrl with https"
 
 
@@ -39,27 +37,11 @@ def _cel(expression: str) -> str:
     return "'^(" + expression.replace("\\", "\\\\") + ")$'"
 
 
-EntryName = Annotated[
-    str,
-    Field(min_length=1, max_length=253),
-    _matching(_ENTRY, _NO_ENTRY),
-    Rule(f"self.matches({_cel(_ENTRY)})", _NO_ENTRY),
-]
-"""The name of an entry of a Secret or ConfigMap."""
-
-
 class TokenReference(Reference):
     """An entry of a Secret with a token."""
 
     key: EntryName = "token"
     """The entry that has the token."""
-
-
-class CertificateReference(Reference):
-    """An entry of a Secret or ConfigMap with certificates."""
-
-    key: EntryName = "ca.crt"
-    """The entry that has the certificates, in PEM."""
 
 
 class ConnectionAuthSpec(Model):
@@ -70,24 +52,12 @@ class ConnectionAuthSpec(Model):
     that its chart names in `connections.secrets`."""
 
 
-class ConnectionTlsSpec(Model):
+class ConnectionTlsSpec(CertificateSource):
     """Trust in the certificate of an https server."""
-
-    cel_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("has(self.secretRef) != has(self.configMapRef)", _ONE_CA, ".configMapRef"),
-    )
 
     secret_ref: CertificateReference | None = None
     """Secret with the certificates of the authorities to trust, and no others. As for a token, the operator's chart
     has to name it."""
-    config_map_ref: CertificateReference | None = None
-    """ConfigMap with them."""
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if (self.secret_ref is None) == (self.config_map_ref is None):
-            raise Contradiction([("configMapRef", _ONE_CA)])
-        return self
 
 
 class BrokerConnectionSpec(Model):

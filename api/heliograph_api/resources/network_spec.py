@@ -119,9 +119,10 @@ class NetworkPolicySpec(Model):
     enabled: bool = True
     """Whether there is a NetworkPolicy. Without one, every pod of the Kubernetes cluster may connect."""
     clients: Peers | None = None
-    """Peers that may use the binary protocol (port 6650); left out: all, an empty list: archives only."""
+    """Peers that may use the binary protocol (ports 6650 and 6651); left out: all, an empty list: archives only."""
     admin: Peers = Field(default_factory=list)
-    """Peers that may use the admin API, backups and lookups by HTTP (port 8080), beside the operator and archives."""
+    """Peers that may use the admin API, backups and lookups by HTTP (ports 8080 and 8443), beside the operator and
+    archives."""
     metrics: Peers | None = None
     """Peers that may read the metrics (port 8081); left out: pods labelled `app.kubernetes.io/name: prometheus` in any
     Kubernetes namespace, an empty list: none."""

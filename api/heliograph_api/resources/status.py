@@ -27,7 +27,7 @@ class Condition(StatusModel):
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
     """Type of the condition: Ready, PoliciesApplied, QuotaExceeded, Archived, Adopted, Progressing, Restored,
-    CredentialsIssued, Expiring."""
+    CredentialsIssued, Expiring, TLSReady."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is the case."""
     reason: Annotated[str, Field(max_length=1024)]
@@ -95,8 +95,23 @@ class BrokerClusterStatus(Status):
     """Addresses and names of the load balancer for clients, if serviceType is LoadBalancer."""
     listeners: list[ListenerStatus] | None = None
     """Addresses of the listeners."""
+    tls: TlsStatus | None = None
+    """The brokers' certificate, if they have TLS; the condition TLSReady says whether it can be used."""
     restore: RestoreStatus | None = None
     """The backup that the brokers began with; the condition Restored has what happens before."""
+
+
+class TlsStatus(StatusModel):
+    """The certificate of the brokers."""
+
+    secret: str | None = None
+    """Secret that the brokers mount."""
+    authorities: str | None = None
+    """ConfigMap with the certificates that clients trust, in its entry ca.crt."""
+    expires: AwareDatetime | None = None
+    """When the certificate expires."""
+    renewed: AwareDatetime | None = None
+    """When the operator replaces it, if it makes the certificates."""
 
 
 class RestoreStatus(StatusModel):
@@ -155,9 +170,13 @@ class Endpoints(StatusModel):
     """Addresses; those of a BrokerCluster are inside the Kubernetes cluster."""
 
     broker: str | None = None
-    """URL for clients: pulsar://…"""
+    """URL for clients: pulsar://…, or pulsar+ssl://… if there is no port without TLS."""
+    broker_tls: str | None = None
+    """URL for clients with TLS: pulsar+ssl://…"""
     http: str | None = None
-    """URL of the admin API and of lookups by HTTP."""
+    """URL of the admin API and of lookups by HTTP: http://…, or https://… if there is no port without TLS."""
+    https: str | None = None
+    """The same with TLS: https://…"""
     metrics: str | None = None
     """URL of the metrics."""
 

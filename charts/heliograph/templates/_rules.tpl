@@ -47,6 +47,18 @@
   # What does not exist has no name yet.
   verbs: [create]
 {{- end }}
+{{- if .Values.tls.enabled }}
+- apiGroups: [""]
+  resources: [secrets]
+  {{- with .Values.tls.secrets }}
+  resourceNames: {{ toJson . }}
+  {{- end }}
+  verbs: [get, update]
+- apiGroups: [""]
+  resources: [secrets]
+  # What does not exist has no name yet.
+  verbs: [create]
+{{- end }}
 {{- with .Values.connections.secrets }}
 - apiGroups: [""]
   resources: [secrets]

@@ -354,11 +354,16 @@ class BrokerSessions:
         batch_s: float,
         deposed: Callable[[], bool] = lambda: False,
         token: Callable[[str], str] = lambda url: "",
+        trusted: Callable[[str], str] = lambda url: "",
     ) -> None:
-        """Use ``token`` for the operator's token at the URL of a BrokerCluster's brokers."""
+        """Use ``token`` for the operator's token at the URL of a BrokerCluster's brokers.
+
+        ``trusted`` is for the authorities, in PEM, that it trusts there.
+        """
         self.batch_s = batch_s
         self.deposed = deposed
         self._token = token
+        self._trusted = trusted
         self._brokers: dict[str, BrokerSession] = {}
         #: When (s, of the loop's clock) connections that have no session were first found to be without, by addresses.
         self._unconnected: dict[str, float] = {}
@@ -390,7 +395,12 @@ class BrokerSessions:
         if not self.has(http_url):
             raise AdminUnreachable(f"there is no session with {http_url}")
         if http_url not in self._brokers:
-            client = AdminClient(http_url, token=partial(self._token, http_url), deposed=self.deposed)
+            client = AdminClient(
+                http_url,
+                token=partial(self._token, http_url),
+                trusted=partial(self._trusted, http_url),
+                deposed=self.deposed,
+            )
             self._brokers[http_url] = BrokerSession(http_url, self.batch_s, self.deposed, client)
         return self._brokers[http_url]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -34,33 +34,35 @@ class _Access:
 class BrokerTokens:
     """One :class:`Signer` for each BrokerCluster with authentication, once its keys are known.
 
-    Register :meth:`seen` with the cache, so that no request without a token goes to brokers that need one. ``url_of``
-    returns the URL of a BrokerCluster's brokers by its name, not by its status: a token goes nowhere else.
+    Register :meth:`seen` with the cache, so that no request without a token goes to brokers that need one. ``urls_of``
+    returns the URLs of a BrokerCluster's brokers by its name, not by its status: a token goes nowhere else.
     """
 
-    def __init__(self, url_of: Callable[[Body], str], now: Callable[[], datetime] = _now) -> None:
-        self._url_of = url_of
+    def __init__(self, urls_of: Callable[[Body], Sequence[str]], now: Callable[[], datetime] = _now) -> None:
+        self._urls_of = urls_of
         self._now = now
         self._accesses: dict[str, _Access] = {}
-        self._urls: dict[Key, str] = {}
+        self._urls: dict[Key, Sequence[str]] = {}
 
     def seen(self, before: Body | None, body: Body) -> None:
         """Take in a resource of the cache."""
         if body["kind"] != BROKER_CLUSTER.name:
             return
         if needs_token(body):
-            url = self._urls[key_of(body)] = self._url_of(body)
-            self._accesses.setdefault(url, _Access())
+            urls = self._urls[key_of(body)] = self._urls_of(body)
+            access = self._accesses.get(urls[0]) or _Access()
+            self._accesses.update(dict.fromkeys(urls, access))
         else:
             self.forget(key_of(body))
 
     def forget(self, key: Key) -> None:
         """Take in that a BrokerCluster is gone, or does without authentication."""
-        self._accesses.pop(self._urls.pop(key, ""), None)
+        for url in self._urls.pop(key, ()):
+            self._accesses.pop(url, None)
 
     def signer(self, cluster: Key) -> Signer | None:
         """Return the signer of a BrokerCluster; None if it has none, or not yet."""
-        access = self._accesses.get(self._urls.get(cluster, ""))
+        access = self._access(cluster)
         return access.signer if access is not None else None
 
     def use(self, cluster: Body, signer: Signer | None) -> bool:
@@ -69,13 +71,17 @@ class BrokerTokens:
         Without one, the token of the operator itself stays as long as it is valid.
         """
         self.seen(None, cluster)
-        access = self._accesses.get(self._urls.get(key_of(cluster), ""))
+        access = self._access(key_of(cluster))
         if access is None or access.signer is signer:
             return False
         if signer is not None:
             access.token = ""
         access.signer = signer
         return True
+
+    def _access(self, cluster: Key) -> _Access | None:
+        urls = self._urls.get(cluster)
+        return self._accesses.get(urls[0]) if urls else None
 
     def token(self, url: str) -> str:
         """Return the operator's token for the brokers at a URL; empty if they need none.

@@ -15,19 +15,25 @@ from .resource import Resource
 
 #: What helps an operator that may not use Secrets.
 _VALID: Final = (
-    "valid: authentication.enabled in the operator's chart, with this name if authentication.secrets has any"
+    "valid: authentication.enabled in the operator's chart (for TLS tls.enabled), with this name if"
+    " authentication.secrets (tls.secrets) has any"
 )
 
 
 async def find_secret(context: Context, resource: Resource, name: str) -> Body | None:
     """Return a Secret of the resource. Raises :class:`ObjectRefused` for one of another owner, or if forbidden."""
-    try:
-        found = await context.kube.find(SECRET, resource.key.namespace, name)
-    except KubeRefused as error:
-        raise _refused(name, error) from error
+    found = await read_secret(context, resource.key.namespace, name)
     if found is not None:
         check_owner(resource, SECRET, found)
     return found
+
+
+async def read_secret(context: Context, namespace: str, name: str) -> Body | None:
+    """Return a Secret, whoever made it. Raises :class:`ObjectRefused` if forbidden."""
+    try:
+        return await context.kube.find(SECRET, namespace, name)
+    except KubeRefused as error:
+        raise _refused(name, error) from error
 
 
 async def write_secret(

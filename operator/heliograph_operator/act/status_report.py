@@ -20,6 +20,7 @@ from heliograph_operator.objects.conditions import (
     POLICIES_APPLIED,
     QUOTA_EXCEEDED,
     READY,
+    TLS_READY,
     Reason,
     Verdict,
     condition,
@@ -158,6 +159,9 @@ async def _emit_changes(context: Context, body: Body, before: dict[str, Any], af
         await context.events.emit(body, now["reason"], now["message"], "Warning")
     elif now.get("status") == "True" and was.get("status") == "False":
         await context.events.emit(body, now["reason"], now["message"])
+    was, now = condition(before, TLS_READY), condition(after, TLS_READY)
+    if now.get("status") == "False" and (was.get("status"), was.get("reason")) != ("False", now.get("reason")):
+        await context.events.emit(body, now["reason"], now["message"], "Warning")
     was, now = condition(before, READY), condition(after, READY)
     if (was.get("status"), was.get("reason")) == (now.get("status"), now.get("reason")) or now["reason"] in _PASSING:
         return

@@ -16,6 +16,7 @@ from heliograph_operator.decide.stateful_set import as_selector, labels, selecto
 from heliograph_operator.objects.conditions import Reason, Verdict, ready
 from heliograph_operator.objects.kinds import Body, Key, deleted_for_s, is_deleted, is_held
 
+from .cluster_certificates import orphan_certificates
 from .cluster_keys import orphan_keys
 from .cluster_volumes import claims_of
 
@@ -100,6 +101,7 @@ async def orphan_objects(context: Context, resource: Resource) -> None:
             name, namespace = item["metadata"]["name"], item["metadata"]["namespace"]
             await context.kube.patch(kind, namespace, name, {"metadata": {"ownerReferences": None}})
     await orphan_keys(context, resource)
+    await orphan_certificates(context, resource)
     await release(context, resource)
 
 

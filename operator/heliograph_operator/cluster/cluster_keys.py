@@ -52,8 +52,15 @@ def _now() -> datetime:
 class ClusterKeys:
     """The keys of all BrokerClusters. What it remembers may be lost: the Secrets have the rest."""
 
-    def __init__(self, tokens: BrokerTokens, now: Callable[[], datetime] = _now) -> None:
+    def __init__(
+        self,
+        tokens: BrokerTokens,
+        now: Callable[[], datetime] = _now,
+        trusted: Callable[[str], str] = lambda url: "",
+    ) -> None:
+        """``trusted`` returns the authorities, in PEM, that are trusted at the URL of brokers."""
         self._tokens = tokens
+        self._trusted = trusted
         self._now = now
         #: The ids of keys that brokers were seen to accept.
         self._accepted: dict[Key, set[str]] = {}
@@ -149,7 +156,8 @@ class ClusterKeys:
         """Whether the brokers trust a key: they are asked for their version with a token that it signed."""
         token = signer_of(cluster, plan.keys, key).sign(OPERATOR_ROLE, _ASKED_FOR, self._now())
         try:
-            async with asyncio.timeout(_ANSWER_S), AdminClient(url, token=token) as client:
+            client = AdminClient(url, token=token, trusted=self._trusted(url))
+            async with asyncio.timeout(_ANSWER_S), client:
                 await client.broker_version()
         except (AdminError, TimeoutError) as error:
             log.info("the brokers do not accept a new key yet", url=url, key=key.id, error=str(error))

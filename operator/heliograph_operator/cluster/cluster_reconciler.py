@@ -18,6 +18,7 @@ from heliograph_operator.act.resource import NOT_RECONCILED, Resource
 from heliograph_operator.act.status_report import named, report, report_drift
 from heliograph_operator.decide.broker_differences import default_differences, observed
 from heliograph_operator.decide.broker_manifests import defaults_manifest
+from heliograph_operator.decide.certificate_status import CertificateState, tls_report
 from heliograph_operator.decide.cluster_objects import (
     CONFIG_MAP,
     POD,
@@ -38,7 +39,16 @@ from heliograph_operator.decide.cluster_status import (
     progressing,
     readiness,
 )
-from heliograph_operator.decide.listeners import advertised, balancer_addresses, listeners, pending, problem, status
+from heliograph_operator.decide.cluster_tls import ports_of, wanted_ports
+from heliograph_operator.decide.listeners import (
+    advertised,
+    balancer_addresses,
+    hosts,
+    listeners,
+    pending,
+    problem,
+    status,
+)
 from heliograph_operator.decide.restore import may_fetch, restore_fields, restored, restoring
 from heliograph_operator.decide.rollout import PendingRollout, as_applied, is_finished, recorded, with_origin
 from heliograph_operator.decide.stateful_set import Site, as_selector, name_problem, selector
@@ -47,6 +57,7 @@ from heliograph_operator.objects.backoff import UNREACHABLE
 from heliograph_operator.objects.conditions import READY, RESTORED, Reason, Verdict, ready
 from heliograph_operator.objects.kinds import BROKER_CLUSTER, Body, is_deleted, is_held
 
+from .cluster_certificates import ClusterCertificates
 from .cluster_deletion import delete_cluster, orphan_objects
 from .cluster_keys import ClusterKeys
 from .cluster_listeners import apply_listeners, find_listeners, remove_listeners
@@ -66,26 +77,31 @@ _PAUSED: Final = "paused by annotation, nothing is changed"
 
 @dataclass(frozen=True, slots=True)
 class _Applied:
-    """The state of the volumes, the rollout that has to wait, and the Services of listeners (None: not read)."""
+    """The state of volumes and certificate, the rollout that waits, and the Services of listeners (None: not read)."""
 
     volumes: Volumes
     pending: PendingRollout | None = None
     services: Sequence[Body] | None = None
+    certificate: CertificateState | None = None
 
 
 class ClusterReconciler:
     """The reconciler of BrokerClusters."""
 
-    def __init__(self, site: Site, brokers: BrokerSessions, keys: ClusterKeys) -> None:
+    def __init__(
+        self, site: Site, brokers: BrokerSessions, keys: ClusterKeys, certificates: ClusterCertificates
+    ) -> None:
         self._site = site
         self._brokers = brokers
         self._keys = keys
+        self._certificates = certificates
         self._rollouts = Rollouts()
 
     async def reconcile(self, context: Context, resource: Resource) -> Outcome:
         """See :data:`.controller.Reconciler`."""
         if (resource.deleted or resource.suspended) and isinstance(resource.model, BrokerCluster):
             # The objects in its brokers are still reconciled, or deleted.
+            await self._certificates.read(context, resource, resource.model)
             await self._keys.read(context, resource, resource.model)
         if resource.deleted:
             return await delete_cluster(context, resource)
@@ -103,7 +119,7 @@ class ClusterReconciler:
             # The body that is held includes changes that somebody made meanwhile.
             return await self.reconcile(context, resource) if await hold(context, resource) else Outcome("gone")
         outcome = await self._reconcile(context, resource, model)
-        return self._keys.before_check(resource.key, outcome)
+        return self._certificates.before_check(model, self._keys.before_check(resource.key, outcome))
 
     async def _reconcile(self, context: Context, resource: Resource, cluster: BrokerCluster) -> Outcome:
         namespace, name = resource.key.namespace, resource.key.name
@@ -128,7 +144,7 @@ class ClusterReconciler:
         listening = listeners(cluster, resource.body, self._site, services or (), found)
         volumes, rollout = applied.volumes, applied.pending
         blocked, missing = volumes.problem or problem(listening), pending(listening)
-        urls = endpoints(resource.body, self._site)
+        urls = endpoints(resource.body, self._site, ports_of(found) or wanted_ports(cluster.spec.tls))
         if (resource.paused or refused) and not await _has_admin_service(context, resource):
             # The admin API is where it was: at the address there may be the broker of another BrokerCluster.
             urls = dict(resource.status.get("endpoints") or {})
@@ -145,6 +161,7 @@ class ClusterReconciler:
             ready_now = ready(Reason.PAUSED, f"{_PAUSED}: {ready_now.message}", "Unknown")
             moving = Verdict(PROGRESSING, "False", Reason.PAUSED, _PAUSED)
         before = resource.status
+        of_tls = tls_report(cluster.spec.tls, applied.certificate, refused, datetime.now(UTC))
         # Resources that wait for the broker start to connect when there is an address: so only after it answered once.
         known = listing is not None or (before.get("endpoints") and pods.wanted > 0)
         fields: dict[str, Any] = {
@@ -159,9 +176,12 @@ class ClusterReconciler:
             "addresses": await _addresses(context, resource, cluster) or None,
             "listeners": status(listening, of_pods) or None,
             "restore": restore,
+            "tls": of_tls.fields(resource.status),
         }
         verdicts = [ready_now, policies, moving, *([from_backup] if from_backup is not None else [])]
-        await report(context, resource, verdicts, fields, without=() if from_backup is not None else (RESTORED,))
+        verdicts += of_tls.verdicts
+        without = [*of_tls.without, *([] if from_backup is not None else [RESTORED])]
+        await report(context, resource, verdicts, fields, without=without)
         if listing is not None:
             # A later listing that differs requeues the resource.
             resource.memory.observed = observed(BROKER_CLUSTER.name, "", listing.state)
@@ -179,11 +199,14 @@ class ClusterReconciler:
     async def _apply(self, context: Context, resource: Resource, cluster: BrokerCluster) -> _Applied:
         """Apply all objects, except while an earlier StatefulSet still has to go."""
         namespace, name, memory = resource.key.namespace, resource.key.name, resource.memory
-        # A pod starts with its keys, and what is applied to a broker needs the operator's token.
-        await self._keys.reconcile(context, resource, cluster, endpoints(resource.body, self._site)["http"])
         found = await context.kube.find(STATEFUL_SET, namespace, name)
         if found is not None:
             check_owner(resource, STATEFUL_SET, found)
+        urls = endpoints(resource.body, self._site, ports_of(found) or wanted_ports(cluster.spec.tls))
+        reached_by = await self._hosts(context, resource, cluster, found)
+        # A pod starts with its certificate and keys, and what is applied to a broker needs the operator's token.
+        certificate = await self._certificates.reconcile(context, resource, cluster, reached_by)
+        await self._keys.reconcile(context, resource, cluster, urls["http"])
         volumes = await grow(context, resource, cluster.spec.storage.size, found)
         if memory.recreates_stateful_set and found is not None and not is_deleted(found):
             memory.recreated_from = found
@@ -191,13 +214,14 @@ class ClusterReconciler:
             found = await context.kube.find(STATEFUL_SET, namespace, name)
             if found is not None and is_deleted(found):
                 message = f"StatefulSet {name} is being deleted; the next one takes over its pods"
-                return _Applied(replace(volumes, growing=(ClusterReason.ROLLING_OUT, message)))
+                waiting = replace(volumes, growing=(ClusterReason.ROLLING_OUT, message))
+                return _Applied(waiting, certificate=certificate)
         changed = await apply_listeners(context, resource, cluster)
         before = found or memory.recreated_from or await self._recorded(context, resource)
         last = as_applied(before) if before is not None else None
         services = await find_listeners(context, resource)
         listening = listeners(cluster, resource.body, self._site, services, last)
-        given = advertised(listening, resource.body, self._site)
+        given = advertised(cluster, listening, resource.body, self._site)
         before_start = restoring(cluster.spec.bootstrap.restore_from, last, resource.status)
         of_pods = await context.kube.list(POD, namespace, labels=as_selector(selector(name))) if before_start else []
         try:
@@ -224,7 +248,20 @@ class ClusterReconciler:
         changed += await remove_listeners(context, resource, cluster, services)
         if changed:
             await context.events.emit(resource.body, "Applied", ", ".join(changed), repeat=True)
-        return _Applied(volumes, applied.pending, services)
+        return _Applied(volumes, applied.pending, services, certificate)
+
+    async def _hosts(
+        self, context: Context, resource: Resource, cluster: BrokerCluster, stateful_set: Body | None
+    ) -> list[str]:
+        """Return the hosts, beside the Services' own names, by which clients reach the brokers with TLS."""
+        if not cluster.spec.tls.enabled:
+            return []
+        name, last = resource.key.name, as_applied(stateful_set) if stateful_set is not None else None
+        services = await find_listeners(context, resource)
+        listening = listeners(cluster, resource.body, self._site, services, last)
+        of_pods = await context.kube.list(POD, resource.key.namespace, labels=as_selector(selector(name)))
+        expected: list[Body] = [{"metadata": {"name": f"{name}-{at}"}} for at in range(max(cluster.spec.replicas, 1))]
+        return [*hosts(listening, [*of_pods, *expected]), *await _addresses(context, resource, cluster)]
 
     async def _recorded(self, context: Context, resource: Resource) -> Body | None:
         config_map = await context.kube.find(CONFIG_MAP, resource.key.namespace, resource.key.name)

@@ -7,7 +7,8 @@ import binascii
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from heliograph_api.resources.connection_spec import BrokerConnectionSpec, CertificateReference, TokenReference
+from heliograph_api.resources.certificate_source import CertificateReference
+from heliograph_api.resources.connection_spec import BrokerConnectionSpec, TokenReference
 
 from heliograph_operator.decide.cluster_objects import CONFIG_MAP
 from heliograph_operator.decide.token_secrets import SECRET

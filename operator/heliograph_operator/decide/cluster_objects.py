@@ -9,10 +9,22 @@ from heliograph_api.resources.model import BrokerCluster
 
 from heliograph_operator.objects.kinds import GROUP, Body, Kind
 
+from .cluster_tls import (
+    HTTP_PORT_NAME,
+    HTTPS_PORT_NAME,
+    PULSAR_PORT_NAME,
+    PULSAR_TLS_PORT_NAME,
+    OpenPorts,
+    bundle_name,
+    reachable_ports,
+)
 from .network_policy import network_policy
+from .server_certificate import AUTHORITIES
 from .stateful_set import (
     BROKER_PORT,
+    BROKER_TLS_PORT,
     HTTP_PORT,
+    HTTPS_PORT,
     METRICS_PORT,
     Advertised,
     BeforeStart,
@@ -38,10 +50,6 @@ OWNED: Final = {
 }
 """The kinds of a cluster's objects, in the order they are applied: a pod needs its account and settings."""
 
-_PULSAR: Final = {"name": "pulsar", "port": BROKER_PORT, "targetPort": "pulsar", "protocol": "TCP"}
-_HTTP: Final = {"name": "http", "port": HTTP_PORT, "targetPort": "http", "protocol": "TCP"}
-_METRICS: Final = {"name": "metrics", "port": METRICS_PORT, "targetPort": "metrics", "protocol": "TCP"}
-
 
 def manifests(
     cluster: BrokerCluster,
@@ -56,16 +64,17 @@ def manifests(
 ) -> list[Manifest]:
     """Return all objects of a BrokerCluster but the Services of listeners, of which ``advertised`` has the addresses.
 
-    ``found`` is its StatefulSet as it is, of which listeners keep their ports. ``restores``: brokers may have to fetch
-    a backup. ``storage`` and what it raises: see :func:`.stateful_set.stateful_set`.
+    ``found`` is its StatefulSet as it is, which keeps the ports that its pods have. ``restores``: brokers may have to
+    fetch a backup. ``storage`` and what it raises: see :func:`.stateful_set.stateful_set`.
     """
+    ports = reachable_ports(cluster.spec.tls, found)
     return [
         service_account(body),
         config_map(cluster, body),
-        brokers_service(body),
+        brokers_service(body, ports),
         # Before the port leaves the Service for clients, which had it in earlier versions.
-        admin_service(cluster, body),
-        client_service(cluster, body),
+        admin_service(cluster, body, ports),
+        client_service(cluster, body, ports),
         metrics_service(body),
         *(
             [network_policy(cluster, body, site, found, restores=restores)]
@@ -98,15 +107,15 @@ def config_map(cluster: BrokerCluster, body: Body) -> Manifest:
     }
 
 
-def brokers_service(body: Body) -> Manifest:
+def brokers_service(body: Body, ports: OpenPorts) -> Manifest:
     """Return the headless Service, which gives every broker a DNS name, ready or not, for clients to reconnect to."""
-    return _service(body, f"{_name(body)}-brokers", "brokers", _PULSAR, headless=True)
+    return _service(body, f"{_name(body)}-brokers", "brokers", _pulsar(ports), headless=True)
 
 
-def client_service(cluster: BrokerCluster, body: Body) -> Manifest:
+def client_service(cluster: BrokerCluster, body: Body, ports: OpenPorts) -> Manifest:
     """Return the Service that clients connect to, by the binary protocol; it forwards to ready brokers."""
     spec = cluster.spec
-    return _service(body, _name(body), "clients", _PULSAR, spec.service_type, spec.service_annotations)
+    return _service(body, _name(body), "clients", _pulsar(ports), spec.service_type, spec.service_annotations)
 
 
 def admin_service_name(cluster: str) -> str:
@@ -114,23 +123,46 @@ def admin_service_name(cluster: str) -> str:
     return f"{cluster}-admin"
 
 
-def admin_service(cluster: BrokerCluster, body: Body) -> Manifest:
+def admin_service(cluster: BrokerCluster, body: Body, ports: OpenPorts) -> Manifest:
     """Return the Service of the admin API, backups and lookups by HTTP; it forwards to ready brokers."""
     spec = cluster.spec
     name = admin_service_name(_name(body))
-    return _service(body, name, "admin", _HTTP, spec.admin_service_type, spec.admin_service_annotations)
+    of_http = _open(ports, (HTTP_PORT_NAME, HTTP_PORT), (HTTPS_PORT_NAME, HTTPS_PORT))
+    return _service(body, name, "admin", of_http, spec.admin_service_type, spec.admin_service_annotations)
 
 
 def metrics_service(body: Body) -> Manifest:
     """Return the headless Service of the metrics, through which each broker is scraped, ready or not."""
-    return _service(body, f"{_name(body)}-metrics", "metrics", _METRICS, headless=True)
+    return _service(body, f"{_name(body)}-metrics", "metrics", [_port("metrics", METRICS_PORT)], headless=True)
+
+
+def authorities_config_map(body: Body, bundle: str) -> Manifest:
+    """Return the certificates that clients trust, in PEM."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(body, bundle_name(_name(body))),
+        "data": {AUTHORITIES: bundle},
+    }
+
+
+def _pulsar(ports: OpenPorts) -> list[Manifest]:
+    return _open(ports, (PULSAR_PORT_NAME, BROKER_PORT), (PULSAR_TLS_PORT_NAME, BROKER_TLS_PORT))
+
+
+def _open(ports: OpenPorts, plain: tuple[str, int], encrypted: tuple[str, int]) -> list[Manifest]:
+    return [*([_port(*plain)] if ports.plain else ()), *([_port(*encrypted)] if ports.encrypted else ())]
+
+
+def _port(name: str, number: int) -> Manifest:
+    return {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}
 
 
 def _service(
     body: Body,
     name: str,
     role: str,
-    port: dict[str, Any],
+    ports: list[Manifest],
     service_type: str = "",
     annotations: Mapping[str, str] | None = None,
     *,
@@ -145,7 +177,7 @@ def _service(
         "kind": "Service",
         "metadata": metadata(body, name, **more),
         # IPv4, IPv6 or both, as the Kubernetes cluster has them.
-        "spec": {**kind, "ipFamilyPolicy": "PreferDualStack", "selector": selector(_name(body)), "ports": [port]},
+        "spec": {**kind, "ipFamilyPolicy": "PreferDualStack", "selector": selector(_name(body)), "ports": ports},
     }
 
 
@@ -169,17 +201,31 @@ def unwanted(cluster: BrokerCluster, body: Body) -> list[tuple[Kind, str]]:
         NETWORK_POLICY: cluster.spec.network_policy.enabled,
         DISRUPTION_BUDGET: cluster.spec.pod_disruption_budget.enabled,
     }
-    return [(kind, _name(body)) for kind, is_needed in needed.items() if not is_needed]
+    found = [(kind, _name(body)) for kind, is_needed in needed.items() if not is_needed]
+    had_tls = (body.get("status") or {}).get("tls") is not None
+    return [*found, (CONFIG_MAP, bundle_name(_name(body)))] if had_tls and not cluster.spec.tls.enabled else found
 
 
-def endpoints(body: Body, site: Site) -> dict[str, str]:
-    """Return the URLs of the Services."""
+def endpoints(body: Body, site: Site, ports: OpenPorts) -> dict[str, str]:
+    """Return the URLs of the Services, through which brokers are reached that have these ports.
+
+    Without ports without TLS, their URLs are those with it.
+    """
     name, domain = _name(body), f"{body['metadata']['namespace']}.svc.{site.cluster_domain}"
+    broker, admin = f"{name}.{domain}", f"{admin_service_name(name)}.{domain}"
+    with_tls = {"brokerTls": f"pulsar+ssl://{broker}:{BROKER_TLS_PORT}", "https": f"https://{admin}:{HTTPS_PORT}"}
     return {
-        "broker": f"pulsar://{name}.{domain}:{BROKER_PORT}",
-        "http": f"http://{admin_service_name(name)}.{domain}:{HTTP_PORT}",
+        "broker": f"pulsar://{broker}:{BROKER_PORT}" if ports.plain else with_tls["brokerTls"],
+        "http": f"http://{admin}:{HTTP_PORT}" if ports.plain else with_tls["https"],
         "metrics": f"http://{name}-metrics.{domain}:{METRICS_PORT}/metrics",
+        **(with_tls if ports.encrypted else {}),
     }
+
+
+def admin_urls(body: Body, site: Site) -> tuple[str, ...]:
+    """Return the URLs at which the admin API may be, with and without TLS."""
+    found = endpoints(body, site, OpenPorts(plain=True, encrypted=True))
+    return found["http"], found["https"]
 
 
 def _name(body: Body) -> str:

@@ -16,7 +16,19 @@ from heliograph_operator.objects.conditions import Reason
 from heliograph_operator.objects.kinds import GROUP, Body
 
 from .cluster_status import ClusterReason, Problem
-from .stateful_set import BROKER, BROKER_PORT, Advertised, Manifest, Site, broker_host, labels, metadata, selector
+from .cluster_tls import hosts_of, wanted_ports
+from .stateful_set import (
+    BROKER,
+    BROKER_PORT,
+    BROKER_TLS_PORT,
+    Advertised,
+    Manifest,
+    Site,
+    broker_host,
+    labels,
+    metadata,
+    selector,
+)
 
 ROLE: Final = f"{GROUP}/service"
 ROLE_LISTENER: Final = "listener"
@@ -26,7 +38,8 @@ _FIRST_PORT: Final = 6660
 _ADVERTISED: Final = "HELIOGRAPH_ADVERTISED_LISTENERS"
 _INTERNAL_NAME: Final = "HELIOGRAPH_INTERNAL_LISTENER_NAME"
 _BIND: Final = "HELIOGRAPH_BIND_ADDRESSES"
-_SCHEME: Final = "pulsar://"
+_PLAIN: Final = "pulsar://"
+_ENCRYPTED: Final = "pulsar+ssl://"
 #: What stands for a pod's own values: in the spec, as variables of its container, and as the fields they come from.
 _POD: Final = (("{pod}", "$(POD_NAME)"), ("{ordinal}", "$(POD_ORDINAL)"))
 _FIELDS: Final = (
@@ -123,8 +136,10 @@ def listeners(
     before = _advertised_before(stateful_set)
     ports = bind_ports(cluster, stateful_set)
     made: list[Listener] = []
+    scheme = _scheme(cluster)
     for spec in cluster.spec.listeners:
-        listener = _listener(spec, ports[spec.name], body, site, there.get(spec.name), before.get(spec.name, ""))
+        last = scheme + _shown(before[spec.name]) if spec.name in before else ""
+        listener = _listener(spec, ports[spec.name], scheme, body, site, there.get(spec.name), last)
         for other in made:
             if listener.url and listener.url == other.url:
                 conflict = f"listener {spec.name} has the address of listener {other.spec.name}, {_shown(other.url)}"
@@ -134,8 +149,13 @@ def listeners(
     return made
 
 
+def _scheme(cluster: BrokerCluster) -> str:
+    """Return the scheme of all listeners: with TLS, what leaves the pods' network is encrypted."""
+    return _ENCRYPTED if cluster.spec.tls.enabled else _PLAIN
+
+
 def _listener(
-    spec: ListenerSpec, bind_port: int, body: Body, site: Site, service: Body | None, before: str
+    spec: ListenerSpec, bind_port: int, scheme: str, body: Body, site: Site, service: Body | None, before: str
 ) -> Listener:
     node_port = _node_port(service) if spec.type != "ClusterIP" else None
     addresses = balancer_addresses(service) if spec.type == "LoadBalancer" else ()
@@ -157,7 +177,7 @@ def _listener(
     if waits:
         shown = f"; brokers still advertise {before}" if before else ""
         return Listener(spec, bind_port, before, addresses, node_port, f"listener {spec.name}: {waits}{shown}")
-    return Listener(spec, bind_port, f"{_SCHEME}{bracketed(host)}:{port}", addresses, node_port)
+    return Listener(spec, bind_port, f"{scheme}{bracketed(host)}:{port}", addresses, node_port)
 
 
 def _node_port(service: Body | None) -> int | None:
@@ -223,13 +243,15 @@ def _exchanged(before: list[Manifest], wanted: list[Manifest], names: frozenset[
     return [*kept[:at], *(wanted[each] for each in theirs), *kept[at:]]
 
 
-def advertised(found: Sequence[Listener], body: Body, site: Site) -> Advertised | None:
+def advertised(cluster: BrokerCluster, found: Sequence[Listener], body: Body, site: Site) -> Advertised | None:
     """Return what pods are given for the listeners whose addresses are known; None without any."""
     known = [each for each in found if each.url]
     if not known:
         return None
-    own = f"{INTERNAL}:{_SCHEME}{broker_host(body, site)}:{BROKER_PORT}"
-    urls = ",".join([own, *(f"{each.spec.name}:{each.url}" for each in known)])
+    host, ports = broker_host(body, site), wanted_ports(cluster.spec.tls)
+    own = [f"{INTERNAL}:{_PLAIN}{host}:{BROKER_PORT}"] if ports.plain else []
+    own += [f"{INTERNAL}:{_ENCRYPTED}{host}:{BROKER_TLS_PORT}"] if ports.encrypted else []
+    urls = ",".join([*own, *(f"{each.spec.name}:{each.url}" for each in known)])
     fields = [(name, path) for name, path in _FIELDS if f"$({name})" in urls]
     return Advertised(
         variables=(
@@ -238,7 +260,7 @@ def advertised(found: Sequence[Listener], body: Body, site: Site) -> Advertised 
             {"name": _INTERNAL_NAME, "value": INTERNAL},
             {
                 "name": _BIND,
-                "value": ",".join(f"{each.spec.name}:{_SCHEME}*:{each.bind_port}" for each in known),
+                "value": ",".join(f"{each.spec.name}:{_scheme(cluster)}*:{each.bind_port}" for each in known),
             },
         ),
         ports=tuple((each.spec.name, each.bind_port) for each in known),
@@ -271,6 +293,11 @@ def status(found: Sequence[Listener], pods: Sequence[Body]) -> list[dict[str, An
     ]
 
 
+def hosts(found: Sequence[Listener], pods: Sequence[Body]) -> list[str]:
+    """Return the hosts by which clients of the listeners reach brokers."""
+    return hosts_of(sorted({_resolved(each.url, pod) for each in found for pod in pods if each.url} - {""}))
+
+
 def _resolved(url: str, pod: Body) -> str:
     """Return the URL with the pod's own values; empty while the pod lacks one."""
     of_pod: Mapping[str, Any] = {
@@ -286,8 +313,8 @@ def _resolved(url: str, pod: Body) -> str:
 
 
 def _host(url: str) -> str:
-    return url.removeprefix(_SCHEME).rpartition(":")[0]
+    return _shown(url).rpartition(":")[0]
 
 
 def _shown(url: str) -> str:
-    return url.removeprefix(_SCHEME)
+    return url.partition("://")[2]

@@ -12,8 +12,19 @@ from heliograph_operator.objects.kinds import Body
 
 from .archive_cron_job import CLIENT_LABELS
 from .backup_jobs import CLIENT_LABELS as BACKUP_LABELS
+from .cluster_tls import reachable_ports
 from .listeners import bind_ports
-from .stateful_set import BROKER_PORT, HTTP_PORT, METRICS_PORT, Manifest, Site, metadata, selector
+from .stateful_set import (
+    BROKER_PORT,
+    BROKER_TLS_PORT,
+    HTTP_PORT,
+    HTTPS_PORT,
+    METRICS_PORT,
+    Manifest,
+    Site,
+    metadata,
+    selector,
+)
 
 #: DNS is asked at port 53. Policies see the port of the pod behind its Service, which is 5353 on OpenShift.
 _DNS_PORTS: Final = (53, 5353)
@@ -31,7 +42,7 @@ def network_policy(
 ) -> Manifest:
     """Return the policy: what is not named in it is refused, in both directions.
 
-    Listeners that brokers of ``stateful_set`` have keep their ports. While one ``restores`` a backup, it may connect to
+    Brokers of ``stateful_set`` keep the ports that they have. While one ``restores`` a backup, it may connect to
     its store, and brokers that accept tokens of issuers may connect to these: to everything by TCP, for policies know
     neither names nor the ports of Services.
     """
@@ -63,11 +74,14 @@ def _ingress(cluster: BrokerCluster, site: Site, stateful_set: Body | None) -> l
     }
     clients = None if stated.clients is None else [*archives, *_peers(stated.clients)]
     metrics = [_PROMETHEUS] if stated.metrics is None else _peers(stated.metrics)
-    by_port = {
-        BROKER_PORT: clients,
-        HTTP_PORT: [operator, backups, *archives, *_peers(stated.admin)],
-        METRICS_PORT: metrics,
-    }
+    admin = [operator, backups, *archives, *_peers(stated.admin)]
+    by_port: dict[int, list[Manifest] | None] = {}
+    reachable = reachable_ports(cluster.spec.tls, stateful_set)
+    if reachable.plain:
+        by_port |= {BROKER_PORT: clients, HTTP_PORT: admin}
+    if reachable.encrypted:
+        by_port |= {BROKER_TLS_PORT: clients, HTTPS_PORT: admin}
+    by_port[METRICS_PORT] = metrics
     ports = bind_ports(cluster, stateful_set)
     for listener in cluster.spec.listeners:
         # Those who come from outside are not known by the labels of a pod, and often not by their addresses either.

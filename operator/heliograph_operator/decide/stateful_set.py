@@ -14,6 +14,17 @@ from heliograph_api.values.sizes import format_size
 
 from heliograph_operator.objects.kinds import API_VERSION, GROUP, Body
 
+from .cluster_tls import (
+    HTTP_PORT_NAME,
+    HTTPS_PORT_NAME,
+    PULSAR_PORT_NAME,
+    PULSAR_TLS_PORT_NAME,
+    OpenPorts,
+    tls_mounts,
+    tls_settings,
+    tls_volumes,
+    wanted_ports,
+)
 from .pod_template import Essentials, with_pod_template
 from .token_secrets import authentication_settings, keys_mount, keys_volume
 
@@ -21,6 +32,8 @@ Manifest = dict[str, Any]
 
 BROKER_PORT: Final = 6650
 HTTP_PORT: Final = 8080
+BROKER_TLS_PORT: Final = 6651
+HTTPS_PORT: Final = 8443
 METRICS_PORT: Final = 8081
 #: The user of the images, which owns the broker's data directory.
 _USER: Final = 10001
@@ -47,7 +60,12 @@ BROKER: Final = "broker"
 RESTORE: Final = "restore"
 DATA_PATH: Final = "/data"
 _ESSENTIALS: Final = Essentials(
-    BROKER, RESTORE, VOLUME, DATA_PATH, _OWN_VARIABLES, frozenset({"pulsar", "http", "metrics"})
+    BROKER,
+    RESTORE,
+    VOLUME,
+    DATA_PATH,
+    _OWN_VARIABLES,
+    frozenset({PULSAR_PORT_NAME, HTTP_PORT_NAME, PULSAR_TLS_PORT_NAME, HTTPS_PORT_NAME, "metrics"}),
 )
 #: A broker without requests would be the first to be evicted. docs/install.md says what the memory is for.
 DEFAULT_RESOURCES: Final[Manifest] = {
@@ -156,7 +174,7 @@ def metadata(body: Body, name: str, **more: Any) -> dict[str, Any]:
 
 def settings(cluster: BrokerCluster) -> dict[str, str]:
     """Return the broker's settings as environment variables."""
-    stated = cluster.spec.config | authentication_settings(cluster)
+    stated = cluster.spec.config | authentication_settings(cluster) | tls_settings(cluster.spec.tls)
     return {f"HELIOGRAPH_{name.upper()}": _as_variable(value) for name, value in sorted(stated.items())}
 
 
@@ -241,6 +259,7 @@ def _pod(
     }
     if spec.authentication.enabled:
         pod["volumes"].append(keys_volume(name))
+    pod["volumes"] += tls_volumes(cluster, name)
     if before_start is not None:
         pod["initContainers"] = [_init_container(cluster, site, before_start)]
         pod["volumes"] += before_start.volumes
@@ -265,7 +284,7 @@ def _pod(
 
 def _container(cluster: BrokerCluster, body: Body, site: Site, advertised: Advertised) -> Manifest:
     spec = cluster.spec
-    name = body["metadata"]["name"]
+    name, ports = body["metadata"]["name"], wanted_ports(cluster.spec.tls)
     theirs = [
         variable.model_dump(by_alias=True, exclude_none=True)
         for variable in spec.env
@@ -284,21 +303,20 @@ def _container(cluster: BrokerCluster, body: Body, site: Site, advertised: Adver
             *theirs,
         ],
         "ports": [
-            {"name": "pulsar", "containerPort": BROKER_PORT, "protocol": "TCP"},
-            {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
-            {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
+            *({"name": name, "containerPort": port, "protocol": "TCP"} for name, port in container_ports(ports)),
             *({"name": name, "containerPort": port, "protocol": "TCP"} for name, port in advertised.ports),
         ],
         "securityContext": CONTAINER_SECURITY,
         # A broker that reads back a large volume is live and not ready: only its first answer has to come in time.
-        "startupProbe": _probe("/health/live", period=2, failures=300),
-        "livenessProbe": _probe("/health/live", period=10, failures=6),
-        "readinessProbe": _probe("/health/ready", period=2, failures=3),
+        "startupProbe": _probe("/health/live", ports, period=2, failures=300),
+        "livenessProbe": _probe("/health/live", ports, period=10, failures=6),
+        "readinessProbe": _probe("/health/ready", ports, period=2, failures=3),
         "resources": spec.resources or DEFAULT_RESOURCES,
         "volumeMounts": [{"name": VOLUME, "mountPath": DATA_PATH}, {"name": "tmp", "mountPath": "/tmp"}],
     }
     if spec.authentication.enabled:
         container["volumeMounts"].append(keys_mount())
+    container["volumeMounts"] += tls_mounts(spec.tls)
     if spec.image_pull_policy is not None:
         container["imagePullPolicy"] = spec.image_pull_policy
     return container
@@ -325,9 +343,18 @@ def _init_container(cluster: BrokerCluster, site: Site, before_start: BeforeStar
     return container
 
 
-def _probe(path: str, *, period: int, failures: int) -> Manifest:
+def container_ports(ports: OpenPorts) -> list[tuple[str, int]]:
+    """Return name and number of the ports of a broker, without those of listeners."""
+    plain = [(PULSAR_PORT_NAME, BROKER_PORT), (HTTP_PORT_NAME, HTTP_PORT)]
+    encrypted = [(PULSAR_TLS_PORT_NAME, BROKER_TLS_PORT), (HTTPS_PORT_NAME, HTTPS_PORT)]
+    return [*(plain if ports.plain else ()), *(encrypted if ports.encrypted else ()), ("metrics", METRICS_PORT)]
+
+
+def _probe(path: str, ports: OpenPorts, *, period: int, failures: int) -> Manifest:
+    # The kubelet does not verify certificates.
+    get = {"port": HTTP_PORT_NAME} if ports.plain else {"port": HTTPS_PORT_NAME, "scheme": "HTTPS"}
     return {
-        "httpGet": {"path": path, "port": "http"},
+        "httpGet": {"path": path, **get},
         "periodSeconds": period,
         "timeoutSeconds": 5,
         "failureThreshold": failures,

@@ -18,12 +18,21 @@ from heliograph_operator.objects.conditions import (
     timestamp,
 )
 
+from .server_certificate import AUTHORITIES
 from .signed_tokens import Issued, Signer
 
 #: The type of a Secret in the layout of service bindings, by which programs find it.
 SECRET_TYPE: Final = "servicebinding.io/pulsar"
 _TOKEN: Final = "token"
 _SECOND: Final = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way to the brokers: their URL for clients, and the authorities to trust in PEM (empty: none of their own)."""
+
+    url: str
+    authorities: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +51,9 @@ class TokenPlan:
 
 
 def plan_token(
-    proof: TokenProof, role: str, found: Mapping[str, str], url: str, signer: Signer | None, now: datetime
+    proof: TokenProof, role: str, found: Mapping[str, str], way: Way, signer: Signer | None, now: datetime
 ) -> TokenPlan:
-    """Return the plan for the Secret with the entries ``found``; ``url`` is the brokers' for clients.
+    """Return the plan for the Secret with the entries ``found``.
 
     A token is replaced ``rotateBefore`` its end, and if brokers would refuse it, or the spec asks for another one. It
     is not taken back: it stays valid until its end, wherever it was copied to.
@@ -55,27 +64,28 @@ def plan_token(
     before = signer.read(found.get(_TOKEN, ""))
     due = before.expires - timedelta(milliseconds=proof.rotate_before) if before is not None else now
     if before is not None and before.role == role and now < due and _is_valid_for(before, validity):
-        return TokenPlan(_entries(url, found[_TOKEN]), before, due=due)
+        return TokenPlan(_entries(way, found[_TOKEN]), before, due=due)
     token = signer.sign(role, validity, now)
     issued = signer.read(token)
     assert issued is not None
     due = issued.expires - timedelta(milliseconds=proof.rotate_before)
-    return TokenPlan(_entries(url, token), issued, is_new=True, due=due)
+    return TokenPlan(_entries(way, token), issued, is_new=True, due=due)
 
 
 def _is_valid_for(issued: Issued, validity: timedelta) -> bool:
     return abs(issued.expires - issued.issued - validity) < _SECOND
 
 
-def _entries(url: str, token: str) -> dict[str, str]:
-    parts = urlsplit(url)
+def _entries(way: Way, token: str) -> dict[str, str]:
+    parts = urlsplit(way.url)
     return {
         "type": "pulsar",
         "provider": "heliograph",
         "host": parts.hostname or "",
         "port": str(parts.port or ""),
-        "uri": url,
+        "uri": way.url,
         _TOKEN: token,
+        **({AUTHORITIES: way.authorities} if way.authorities else {}),
     }
 
 

@@ -139,6 +139,19 @@ AUTHENTICATION_PERMISSIONS: Final[tuple[Permission, ...]] = (
 """In every watched Kubernetes namespace, for authentication. The installation may name the Secrets of the first; none
 can be listed, watched or deleted."""
 
+TLS_PERMISSIONS: Final[tuple[Permission, ...]] = (
+    Permission(
+        "",
+        "secrets",
+        {
+            "get": "read the authorities and the certificate of a BrokerCluster with TLS",
+            "update": "renew certificates, if nobody else changed them meanwhile",
+        },
+    ),
+    Permission("", "secrets", {"create": "create Secrets for authorities and certificates"}),
+)
+"""The same for TLS."""
+
 LEADER_PERMISSIONS: Final[tuple[Permission, ...]] = (
     Permission(
         "coordination.k8s.io",

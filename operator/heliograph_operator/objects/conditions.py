@@ -17,6 +17,7 @@ ADOPTED = "Adopted"
 RESTORED = "Restored"
 CREDENTIALS_ISSUED = "CredentialsIssued"
 EXPIRING = "Expiring"
+TLS_READY = "TLSReady"
 
 
 class Reason(StrEnum):

@@ -283,6 +283,29 @@ OF_CLUSTERS: Final = (
         "remove it; to restore, create another BrokerCluster",
     ),
     Guide(
+        ("CertificateValid",),
+        "of `TLSReady`: the brokers' certificate can be used; the message has its end",
+        "",
+    ),
+    Guide(
+        ("CertificateMissing", "CertificateUnusable"),
+        (
+            "the Secret of `spec.tls.secretName` does not exist, or has no certificate and key that fit;"
+            " running brokers keep what they have"
+        ),
+        "create or correct it; with cert-manager, see `kubectl describe certificate`",
+    ),
+    Guide(
+        ("CertificateNamesMissing",),
+        "the certificate is not for a name that clients verify; the message has the names",
+        "have a certificate made for them ([names](security.md#names-of-the-certificate))",
+    ),
+    Guide(
+        ("CertificateExpiring", "CertificateExpired"),
+        "of `TLSReady`: the certificate was not replaced in time",
+        "see why with `kubectl describe certificate`, or the other conditions, if the operator makes it",
+    ),
+    Guide(
         ("Forbidden",),
         "the API server forbids a change; the message names it",
         "check permissions, quotas of the Kubernetes namespace, and admission policies",

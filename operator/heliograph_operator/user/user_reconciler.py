@@ -14,16 +14,18 @@ from heliograph_api.values.durations import format_duration
 
 from heliograph_operator.act.broker_sessions import BrokerSessions
 from heliograph_operator.act.broker_tokens import BrokerTokens, needs_token
+from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.finalizers import changed_since, hold, release
 from heliograph_operator.act.object_apply import ObjectRefused
 from heliograph_operator.act.resource import NOT_RECONCILED, Resource
 from heliograph_operator.act.secret_write import find_secret, write_secret
 from heliograph_operator.act.status_report import named, report
+from heliograph_operator.decide.server_certificate import AUTHORITIES
 from heliograph_operator.decide.stateful_set import metadata
 from heliograph_operator.decide.token_secrets import decoded
 from heliograph_operator.decide.user_grants import Grants, changes, missing_namespaces, stated_grants
-from heliograph_operator.decide.user_tokens import SECRET_TYPE, TokenPlan, expiring, plan_token, token_verdicts
+from heliograph_operator.decide.user_tokens import SECRET_TYPE, TokenPlan, Way, expiring, plan_token, token_verdicts
 from heliograph_operator.objects.backoff import REFUSED, UNREACHABLE
 from heliograph_operator.objects.conditions import EXPIRING, Reason, Truth, Verdict, ready, timestamp
 from heliograph_operator.objects.consent import user_refusal
@@ -70,11 +72,17 @@ class UserReconciler:
     """The reconciler of Users."""
 
     def __init__(
-        self, brokers: BrokerSessions, tokens: BrokerTokens, roles: UserRoles, now: Callable[[], datetime] = _now
+        self,
+        brokers: BrokerSessions,
+        tokens: BrokerTokens,
+        roles: UserRoles,
+        trust: BrokerTrust,
+        now: Callable[[], datetime] = _now,
     ) -> None:
         self._brokers = brokers
         self._tokens = tokens
         self._roles = roles
+        self._trust = trust
         self._now = now
 
     async def reconcile(self, context: Context, resource: Resource) -> Outcome:
@@ -144,12 +152,18 @@ class UserReconciler:
                 f" {longest}, the authentication.maxTokenValidity of the BrokerCluster"
             )
             return _Credentials(name, problem=message, reason=Reason.NOT_ALLOWED)
-        url = str(((cluster.get("status") or {}).get("endpoints") or {}).get("broker") or "")
+        endpoints = (cluster.get("status") or {}).get("endpoints") or {}
+        url = str(endpoints.get("brokerTls") or endpoints.get("broker") or "")
         if not url:
             return _Credentials(name, problem="the BrokerCluster has not published a broker address yet")
         try:
             found = await find_secret(context, resource, name)
-            plan = plan_token(proof, role_of(resource.body), decoded(found), url, signer, self._now())
+            before, authorities = decoded(found), self._trust.bundle(cluster_of(resource.body))
+            if authorities is None:
+                # The operator has just started: what it published before is still valid.
+                authorities = before.get(AUTHORITIES, "") if endpoints.get("brokerTls") else ""
+            way = Way(url, authorities)
+            plan = plan_token(proof, role_of(resource.body), before, way, signer, self._now())
             if plan.entries is None:
                 return _Credentials(name, problem="the BrokerCluster has no key that signs yet")
             about = metadata(resource.body, name, labels={"app.kubernetes.io/component": "credentials"})

@@ -23,6 +23,7 @@ from heliograph_operator.kube.permissions import (
     CONNECTION_PERMISSIONS,
     LEADER_PERMISSIONS,
     PERMISSIONS,
+    TLS_PERMISSIONS,
     Permission,
 )
 
@@ -132,6 +133,33 @@ def test_the_operator_uses_secrets_for_keys_only_where_that_is_enabled(helm: Hel
         tuple(each["verbs"]): each.get("resourceNames") for each in role["rules"] if "secrets" in each["resources"]
     }
     assert rules == {("get", "update"): names, ("create",): None}
+
+
+def test_the_operator_uses_secrets_for_certificates_only_where_that_is_enabled(helm: Helm) -> None:
+    [role] = of_kind(helm.template(tls={"enabled": True}), "ClusterRole")
+    assert granted(role) == needed((*PERMISSIONS, *TLS_PERMISSIONS))
+    names = ["default-tls", "default-tls-authority"]
+    [role] = of_kind(helm.template(tls={"enabled": True, "secrets": names}), "ClusterRole")
+    rules = {
+        tuple(each["verbs"]): each.get("resourceNames") for each in role["rules"] if "secrets" in each["resources"]
+    }
+    assert rules == {("get", "update"): names, ("create",): None}
+
+
+def test_a_default_cluster_with_tls_needs_an_operator_that_may_store_certificates(helm: Helm) -> None:
+    spec = {"tls": {"enabled": True}}
+    manifests = helm.template(defaultCluster={"spec": spec}, tls={"enabled": True})
+    [made] = of_kind(manifests, "BrokerCluster")
+    assert made["spec"]["tls"] == {"enabled": True}
+    assert "tls.enabled" in helm.refusal(defaultCluster={"spec": spec})
+    # The test of the release goes the way of clients.
+    [test] = of_kind(manifests, "Pod")
+    [container] = test["spec"]["containers"]
+    assert {each["name"]: each["value"] for each in container["env"]} == {
+        "HELIOGRAPH_SERVICE_URL": "pulsar+ssl://default.here.svc.cluster.local:6651",
+        "HELIOGRAPH_TLS_CA": "/etc/heliograph/ca/ca.crt",
+    }
+    assert {"name": "ca", "configMap": {"name": "default-ca"}} in test["spec"]["volumes"]
 
 
 def test_a_default_cluster_with_authentication_needs_an_operator_that_may_store_keys(helm: Helm) -> None:
@@ -256,7 +284,7 @@ def test_everything_that_is_made_for_a_broker_is_in_the_table_of_permissions() -
 
 
 def test_no_verb_is_wanted_for_everything_and_each_says_what_for() -> None:
-    of_secrets = (*CONNECTION_PERMISSIONS, *AUTHENTICATION_PERMISSIONS)
+    of_secrets = (*CONNECTION_PERMISSIONS, *AUTHENTICATION_PERMISSIONS, *TLS_PERMISSIONS)
     for permission in (*PERMISSIONS, *ARCHIVE_PERMISSIONS, *of_secrets, *LEADER_PERMISSIONS):
         assert permission.resource != "*"
         assert all(verb != "*" and len(reason) > 5 for verb, reason in permission.verbs.items())

@@ -15,13 +15,10 @@ from heliograph_api.resources.authentication_spec import OPERATOR_ROLE
 from heliograph_api.resources.model import BrokerCluster
 from heliograph_broker.security.authentication.provider import Credentials, Unauthenticated
 from heliograph_broker.security.authentication.token import TokenProvider
-from heliograph_operator.act.broker_sessions import BrokerSessions
 from heliograph_operator.act.broker_tokens import OWN_VALIDITY
 from heliograph_operator.act.object_apply import ObjectRefused
 from heliograph_operator.cluster.cluster_keys import CHECK_S, ClusterKeys
-from heliograph_operator.cluster.cluster_reconciler import ClusterReconciler
 from heliograph_operator.decide.signed_tokens import Signer
-from heliograph_operator.decide.stateful_set import Site
 from heliograph_operator.decide.token_keys import PUBLIC, SETTLE, KeyPlan, SigningKey
 from heliograph_operator.decide.token_secrets import decoded
 from heliograph_operator.kube.client import KubeRefused
@@ -30,7 +27,7 @@ from heliograph_operator.objects.kinds import FINALIZER, Key, Kind
 
 from .api_server import ApiServer, resource_of
 from .bodies import body
-from .cluster_keys import cluster_keys, tokens, url_of
+from .cluster_keys import cluster_keys, cluster_reconciler, tokens, url_of
 
 CLUSTER = Key("BrokerCluster", "team", "main")
 PRIVATE = Key("Secret", "team", "main-token-signing-key")
@@ -71,7 +68,7 @@ def closed(**authentication: Any) -> dict[str, Any]:
 async def reconcile(server: ApiServer, keys: ClusterKeys) -> None:
     server.objects[CLUSTER] = {**server.objects[CLUSTER], "status": {"readyReplicas": 1}}
     context = server.context()
-    await ClusterReconciler(Site("image"), BrokerSessions(0.0), keys).reconcile(context, resource_of(context, CLUSTER))
+    await cluster_reconciler(keys=keys).reconcile(context, resource_of(context, CLUSTER))
 
 
 async def test_brokers_get_the_public_half_and_nothing_of_the_private_one() -> None:
@@ -278,7 +275,7 @@ async def test_the_check_of_the_secrets_comes_in_time() -> None:
     keys = cluster_keys(clock)
     server = ApiServer(closed())
     context = server.context()
-    reconciler = ClusterReconciler(Site("image"), BrokerSessions(0.0), keys)
+    reconciler = cluster_reconciler(keys=keys)
     outcome = await reconciler.reconcile(context, resource_of(context, CLUSTER))
     assert outcome.requeue_s is not None
     assert outcome.requeue_s <= CHECK_S

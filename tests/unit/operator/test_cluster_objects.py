@@ -15,6 +15,7 @@ from heliograph_operator.decide.cluster_objects import (
     manifests,
     unwanted,
 )
+from heliograph_operator.decide.cluster_tls import OpenPorts
 from heliograph_operator.decide.stateful_set import CONFIG_HASH, Manifest, Site, name_problem
 
 SITE = Site("registry.test/broker:1", "cluster.test", "operators")
@@ -83,7 +84,7 @@ def test_a_broker_is_known_by_a_name_that_stays_ready_or_not() -> None:
     assert variables["HELIOGRAPH_ADVERTISED_HOST"] == "$(POD_NAME).main-brokers.shop.svc.cluster.test"
     # A reference to a variable is resolved only if that one comes before it.
     assert list(variables).index("POD_NAME") < list(variables).index("HELIOGRAPH_ADVERTISED_HOST")
-    assert endpoints({"metadata": METADATA}, SITE) == {
+    assert endpoints({"metadata": METADATA}, SITE, OpenPorts()) == {
         "broker": "pulsar://main.shop.svc.cluster.test:6650",
         "http": "http://main-admin.shop.svc.cluster.test:8080",
         "metrics": "http://main-metrics.shop.svc.cluster.test:8081/metrics",

@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 from heliograph_api.resources.model import BrokerCluster
-from heliograph_operator.act.broker_sessions import BrokerSessions
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.cluster.cluster_reconciler import ClusterReconciler
 from heliograph_operator.decide.cluster_objects import SERVICE
-from heliograph_operator.decide.stateful_set import Site
 from heliograph_operator.objects.kinds import FINALIZER, Key, Kind
 
 from .api_server import ApiServer, resource_of
 from .bodies import body
-from .cluster_keys import cluster_keys
+from .cluster_keys import cluster_reconciler
 
 CLUSTER = Key("BrokerCluster", "team", "main")
 
@@ -36,7 +34,7 @@ async def test_a_spec_that_changes_while_the_finalizer_is_added_is_the_one_that_
         return Outcome("applied")
 
     monkeypatch.setattr(ClusterReconciler, "_reconcile", apply)
-    await ClusterReconciler(Site("image"), BrokerSessions(0.0), cluster_keys()).reconcile(context, resource)
+    await cluster_reconciler().reconcile(context, resource)
     assert applied == [(10 << 30, 2)]
 
 
@@ -57,6 +55,6 @@ async def test_the_services_of_listeners_are_listed_once_in_a_reconcile(paused: 
     made["metadata"]["annotations"] = {"heliograph.dev/paused": paused}
     server = Counting(made)
     context = server.context()
-    reconciler = ClusterReconciler(Site("image"), BrokerSessions(0.0), cluster_keys())
+    reconciler = cluster_reconciler()
     await reconciler.reconcile(context, resource_of(context, CLUSTER))
     assert server.listed == (1 if paused == "false" or listeners else 0)

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
 from heliograph_operator.cluster.cluster_deletion import delete_cluster
-from heliograph_operator.cluster.cluster_reconciler import ClusterReconciler
-from heliograph_operator.decide.stateful_set import Site, selector
+from heliograph_operator.decide.stateful_set import selector
 from heliograph_operator.objects.conditions import POLICIES_APPLIED, READY, condition
 from heliograph_operator.objects.kinds import FINALIZER, Key
 
 from .api_server import ApiServer, resource_of
 from .bodies import body
-from .cluster_keys import cluster_keys
+from .cluster_keys import cluster_reconciler
 from .installation import Broker, OneBroker
 
 CLUSTER = Key("BrokerCluster", "team", "redis")
@@ -52,9 +51,7 @@ async def test_a_stateful_set_of_somebody_else_is_never_deleted(size: str) -> No
     theirs = foreign(size)
     server = ApiServer(body("BrokerCluster", "redis"), theirs)
     context = server.context()
-    await ClusterReconciler(Site("image"), NoBroker(0.0), cluster_keys()).reconcile(
-        context, resource_of(context, CLUSTER)
-    )
+    await cluster_reconciler(NoBroker(0.0)).reconcile(context, resource_of(context, CLUSTER))
     found = condition(server.objects[CLUSTER]["status"], READY)
     assert (found["reason"], found["message"]) == (
         "Conflict",
@@ -97,7 +94,7 @@ async def test_the_broker_is_asked_where_its_own_service_is(paused: str, owner: 
     server = running(paused, owner)
     context = server.context()
     brokers = Asked()
-    await ClusterReconciler(Site("image"), brokers, cluster_keys()).reconcile(context, resource_of(context, MAIN))
+    await cluster_reconciler(brokers).reconcile(context, resource_of(context, MAIN))
     status = server.objects[MAIN]["status"]
     assert condition(status, READY)["reason"] == ("Paused" if paused == "true" else "Conflict")
     assert (set(brokers.urls), status["endpoints"]["http"]) == ({url}, url)
@@ -109,7 +106,7 @@ async def test_no_broker_is_asked_without_a_service_for_the_admin_api() -> None:
     server = running("false", "BrokerCluster-main-admin")
     server.objects[MAIN]["status"] = {"readyReplicas": 1}
     context = server.context()
-    await ClusterReconciler(Site("image"), NoBroker(0.0), cluster_keys()).reconcile(context, resource_of(context, MAIN))
+    await cluster_reconciler(NoBroker(0.0)).reconcile(context, resource_of(context, MAIN))
     status = server.objects[MAIN]["status"]
     assert condition(status, POLICIES_APPLIED)["message"] == "there is no Service for the admin API"
     assert "endpoints" not in status
@@ -132,5 +129,5 @@ async def test_the_status_has_the_addresses_of_the_load_balancer_for_clients(
     ingress = [{"ip": "192.0.2.7"}, {"hostname": "broker.example.org"}]
     server.objects[Key("Service", "team", "main")] = service | {"status": {"loadBalancer": {"ingress": ingress}}}
     context = server.context()
-    await ClusterReconciler(Site("image"), Asked(), cluster_keys()).reconcile(context, resource_of(context, MAIN))
+    await cluster_reconciler(Asked()).reconcile(context, resource_of(context, MAIN))
     assert server.objects[MAIN]["status"].get("addresses") == shown

@@ -47,7 +47,7 @@ def pod_of(*specs: dict[str, Any], found: Any = ()) -> tuple[Manifest, Manifest]
     """The StatefulSet and its broker's container."""
     cluster, body = cluster_of(*specs)
     known = decide.listeners(cluster, body, SITE, found, None)
-    everything = manifests(cluster, body, SITE, advertised=decide.advertised(known, body, SITE))
+    everything = manifests(cluster, body, SITE, advertised=decide.advertised(cluster, known, body, SITE))
     [stateful_set] = [each for each in everything if each["kind"] == "StatefulSet"]
     return stateful_set, stateful_set["spec"]["template"]["spec"]["containers"][0]
 
@@ -142,9 +142,10 @@ def test_the_broker_understands_what_its_pod_is_given() -> None:
 
 def test_a_load_balancer_is_waited_for_by_name() -> None:
     spec = {"name": "world", "type": "LoadBalancer"}
+    cluster, body = cluster_of(spec)
     [waiting] = made = read(spec, found=[found_service("world", node_port=30001)])
     assert waiting.url == ""
-    assert decide.advertised(made, {"metadata": METADATA}, SITE) is None
+    assert decide.advertised(cluster, made, body, SITE) is None
     assert decide.pending(made) == (
         "ListenerPending",
         "listener world: the load balancer of Service main-world has no address yet",
@@ -170,7 +171,7 @@ def test_a_load_balancer_that_lost_its_address_restarts_no_broker() -> None:
     before, _ = pod_of(spec, found=[found_service("world", {"ip": "fd00::9"})])
     cluster, body = cluster_of(spec)
     lost = decide.listeners(cluster, body, SITE, [found_service("world")], before)
-    everything = manifests(cluster, body, SITE, advertised=decide.advertised(lost, body, SITE))
+    everything = manifests(cluster, body, SITE, advertised=decide.advertised(cluster, lost, body, SITE))
     assert before in everything
     pending = decide.pending(lost)
     assert pending is not None

@@ -9,8 +9,7 @@ import pytest
 from heliograph_operator.act.controller import Context
 from heliograph_operator.act.resource_memory import ResourceMemories
 from heliograph_operator.act.work_queue import WorkQueue
-from heliograph_operator.cluster.cluster_reconciler import ClusterReconciler
-from heliograph_operator.decide.stateful_set import Site, selector
+from heliograph_operator.decide.stateful_set import selector
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.kube.events import Events
 from heliograph_operator.objects.conditions import condition
@@ -20,7 +19,7 @@ from heliograph_operator.operator_settings import Settings
 
 from .api_server import ApiServer, resource_of
 from .bodies import body
-from .cluster_keys import cluster_keys
+from .cluster_keys import cluster_reconciler
 from .installation import Broker, OneBroker
 
 CLUSTER = Key("BrokerCluster", "team", "main")
@@ -56,7 +55,7 @@ class World:
         cache.put(self.server.objects[CLUSTER])
         settings = Settings(namespaces=("team",), broker_image=image)
         context = Context(settings, self.server, cache, ResourceMemories(), WorkQueue(), Events(self.server, "test"))
-        reconciler = ClusterReconciler(Site(image), OneBroker(Broker()), cluster_keys())
+        reconciler = cluster_reconciler(OneBroker(Broker()), image=image)
         await reconciler.reconcile(context, resource_of(context, CLUSTER))
         status = self.server.objects[CLUSTER]["status"]
         return dict(condition(status, "Ready")), dict(condition(status, "Progressing"))

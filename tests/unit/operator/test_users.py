@@ -14,10 +14,9 @@ from heliograph_api.manifests.explain import explain
 from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TopicState
 from heliograph_api.resources.model import User
+from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.cluster.cluster_keys import ClusterKeys
-from heliograph_operator.cluster.cluster_reconciler import ClusterReconciler
-from heliograph_operator.decide.stateful_set import Site
 from heliograph_operator.decide.token_secrets import decoded
 from heliograph_operator.decide.user_grants import (
     Change,
@@ -39,7 +38,7 @@ from pydantic import ValidationError
 
 from .api_server import resource_of
 from .bodies import body
-from .cluster_keys import tokens
+from .cluster_keys import cluster_reconciler, tokens
 from .installation import Broker, OneBroker, Server
 
 CLUSTER = Key("BrokerCluster", "team", "main")
@@ -126,7 +125,7 @@ class Team:
         context = self.context()
         if keys and key.namespace == "team":
             await self._cluster(context)
-        users = UserReconciler(OneBroker(self.broker), self.tokens, self.roles, lambda: self.now)
+        users = UserReconciler(OneBroker(self.broker), self.tokens, self.roles, BrokerTrust(), lambda: self.now)
         return await users.reconcile(context, resource_of(context, key))
 
     def context(self) -> Context:
@@ -141,7 +140,7 @@ class Team:
 
     async def _cluster(self, context: Context) -> None:
         before = self.server.objects[CLUSTER]
-        reconciler = ClusterReconciler(Site("image"), OneBroker(self.broker), self.keys)
+        reconciler = cluster_reconciler(OneBroker(self.broker), self.keys)
         await reconciler.reconcile(context, resource_of(context, CLUSTER))
         self.server.objects[CLUSTER] = before
 
@@ -196,7 +195,7 @@ async def test_what_the_user_does_not_state_any_more_is_gone_and_others_keep_the
 async def test_drift_is_seen_by_the_listing_of_all_grants() -> None:
     team = Team(user(**PRODUCE))
     context = team.context()
-    users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, lambda: team.now)
+    users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, BrokerTrust(), lambda: team.now)
     resource = resource_of(context, USER)
     await users.reconcile(context, resource)
     listing = await team.broker.listing(0.0)

@@ -1,0 +1,216 @@
+"""The certificates of BrokerClusters with TLS: made, renewed and published, or read from a person's Secret."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final, NoReturn
+
+import structlog
+from heliograph_api.resources.model import BrokerCluster
+
+from heliograph_operator.act.broker_trust import BrokerTrust
+from heliograph_operator.act.controller import Context, Outcome
+from heliograph_operator.act.object_apply import ObjectRefused, apply_all, remove_all
+from heliograph_operator.act.resource import Resource
+from heliograph_operator.act.secret_write import find_secret, orphan_secret, read_secret, write_secret
+from heliograph_operator.decide.authorities import (
+    certificates_in,
+    new_authority,
+    plan_authorities,
+    private_data,
+    read_private,
+)
+from heliograph_operator.decide.certificate_status import CertificateState, missing_names
+from heliograph_operator.decide.cluster_objects import (
+    CONFIG_MAP,
+    admin_service_name,
+    admin_urls,
+    authorities_config_map,
+)
+from heliograph_operator.decide.cluster_status import ClusterReason
+from heliograph_operator.decide.cluster_tls import (
+    authority_secret_name,
+    bundle_name,
+    server_names,
+    server_secret_name,
+    verified_names,
+)
+from heliograph_operator.decide.server_certificate import (
+    AUTHORITIES,
+    CertificateUnusable,
+    ServerCertificate,
+    in_use,
+    plan_server,
+    read_server,
+    server_data,
+)
+from heliograph_operator.decide.stateful_set import Site, metadata
+from heliograph_operator.decide.token_secrets import decoded
+from heliograph_operator.kube.client import KubeError
+from heliograph_operator.objects.kinds import Body, Key
+
+log = structlog.get_logger(__name__)
+
+#: Time (s) between two checks of the Secrets, which are not watched: nobody may list all Secrets for that.
+CHECK_S: Final = 60.0
+#: The type of a Secret with a certificate.
+_TLS: Final = "kubernetes.io/tls"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ClusterCertificates:
+    """The certificates of all BrokerClusters. It remembers only what this operator trusts."""
+
+    def __init__(self, site: Site, trust: BrokerTrust, now: Callable[[], datetime] = _now) -> None:
+        self._site = site
+        self._trust = trust
+        self._now = now
+
+    async def reconcile(
+        self, context: Context, resource: Resource, cluster: BrokerCluster, hosts: Sequence[str]
+    ) -> CertificateState | None:
+        """Store the certificates as they have to be; return what the brokers have, None without TLS.
+
+        ``hosts`` are those of listeners and load balancers. Raises :class:`ObjectRefused`, or
+        :class:`.client.KubeError` if something could not be written; what is not stored is not published, and what is
+        not published does not issue.
+        """
+        tls = cluster.spec.tls
+        if not tls.enabled:
+            self.forget(resource.key)
+            return None
+        if tls.secret_name is not None:
+            return await self._given(context, resource, cluster, tls.secret_name, hosts)
+        return await self._made(context, resource, hosts)
+
+    def before_check(self, cluster: BrokerCluster, outcome: Outcome) -> Outcome:
+        """Return the outcome of a reconcile, with an earlier one if the Secrets have to be looked at before."""
+        if not cluster.spec.tls.enabled or outcome.requeue_s is None:
+            return outcome
+        return replace(outcome, requeue_s=min(outcome.requeue_s, CHECK_S))
+
+    def forget(self, key: Key) -> None:
+        """Take in that a BrokerCluster is gone, or does without TLS."""
+        self._trust.forget(key)
+
+    async def read(self, context: Context, resource: Resource, cluster: BrokerCluster) -> None:
+        """Trust what is published, and change nothing: the resource is paused, not managed, or being deleted."""
+        if not cluster.spec.tls.enabled:
+            return
+        try:
+            found = await context.kube.find(CONFIG_MAP, resource.key.namespace, bundle_name(resource.key.name))
+        except KubeError as error:
+            log.warning("could not read the authorities", resource=str(resource.key), error=str(error))
+            return
+        bundle = _published(found)
+        if bundle is not None:
+            self._use(resource, bundle)
+
+    # -- the operator's own certificates -------------------------------------------------------------------------------
+
+    async def _made(self, context: Context, resource: Resource, hosts: Sequence[str]) -> CertificateState:
+        body, name, namespace, now = resource.body, resource.key.name, resource.key.namespace, self._now()
+        names = server_names(name, namespace, self._site.cluster_domain, hosts)
+        of_authorities = await find_secret(context, resource, authority_secret_name(name))
+        of_brokers = await find_secret(context, resource, server_secret_name(name))
+        published = _published(await context.kube.find(CONFIG_MAP, namespace, bundle_name(name)))
+        before, recorded = _server(of_brokers), decoded(of_brokers).get(AUTHORITIES, "")
+        known = read_private(decoded(of_authorities))
+        plan = plan_authorities(
+            known,
+            certificates_in(recorded),
+            None if published is None else certificates_in(published),
+            in_use(before, now),
+            now,
+            lambda at: new_authority(f"{namespace}/{name}", at),
+        )
+        about = metadata(body, authority_secret_name(name))
+        await write_secret(context, resource, about, private_data(plan.authorities), of_authorities)
+        await apply_all(context, resource, [authorities_config_map(body, plan.bundle)])
+        server = plan_server(before, plan, names, now)
+        # Without a certificate in use, one of the authorities issues.
+        assert server is not None
+        about = metadata(body, server_secret_name(name))
+        await write_secret(context, resource, about, server_data(server, plan.bundle), of_brokers, _TLS)
+        self._use(resource, plan.bundle)
+        if {each.id for each in plan.authorities if each.private} - {each.id for each in known}:
+            message = "an authority was made; clients find it in the ConfigMap with the authorities"
+            await context.events.emit(body, "AuthorityMade", message, repeat=True)
+        if before is None or server.leaf != before.leaf:
+            message = f"Secret {server_secret_name(name)} has a new certificate, valid until {server.expires:%Y-%m-%d}"
+            await context.events.emit(body, "CertificateIssued", message, repeat=True)
+        return CertificateState(
+            server_secret_name(name), server, bundle_name(name), missing_names(server, names), server.renewed
+        )
+
+    # -- those of a person's Secret ------------------------------------------------------------------------------------
+
+    async def _given(
+        self, context: Context, resource: Resource, cluster: BrokerCluster, secret: str, hosts: Sequence[str]
+    ) -> CertificateState:
+        name, namespace = resource.key.name, resource.key.namespace
+        found = await read_secret(context, namespace, secret)
+        if found is None:
+            _refuse(
+                ClusterReason.CERTIFICATE_MISSING,
+                f"there is no Secret {secret} in Kubernetes namespace {namespace}; valid: one with tls.crt and tls.key,"
+                " as cert-manager makes it",
+            )
+        entries = decoded(found)
+        try:
+            server = read_server(entries)
+        except CertificateUnusable as error:
+            _refuse(ClusterReason.CERTIFICATE_UNUSABLE, f"Secret {secret}: {error}")
+        bundle = entries.get(AUTHORITIES, "")
+        if bundle.strip() and not certificates_in(bundle):
+            _refuse(
+                ClusterReason.CERTIFICATE_UNUSABLE,
+                f"Secret {secret}: its entry {AUTHORITIES} has no certificate; valid: certificates in PEM, or leave it"
+                " out if clients trust the authority anyway",
+            )
+        expected = verified_names(name, namespace, self._site.cluster_domain, hosts)
+        lacking = missing_names(server, expected)
+        admin = f"{admin_service_name(name)}.{namespace}.svc.{self._site.cluster_domain}"
+        if cluster.spec.tls.only and not server.is_for(admin):
+            _refuse(
+                ClusterReason.CERTIFICATE_NAMES_MISSING,
+                f"Secret {secret}: its certificate is not for {admin}, by which the operator reaches the brokers if"
+                " only is set; valid: a certificate with this name",
+            )
+        if bundle.strip():
+            await apply_all(context, resource, [authorities_config_map(resource.body, bundle)])
+        else:
+            await remove_all(context, resource, [(CONFIG_MAP, bundle_name(name))])
+        self._use(resource, bundle if bundle.strip() else "")
+        return CertificateState(secret, server, bundle_name(name) if bundle.strip() else "", lacking)
+
+    def _use(self, resource: Resource, bundle: str) -> None:
+        self._trust.use(resource.key, admin_urls(resource.body, self._site), bundle)
+
+
+def _refuse(reason: ClusterReason, message: str) -> NoReturn:
+    raise ObjectRefused(reason, f"spec.tls.secretName: {message}")
+
+
+def _published(config_map: Body | None) -> str | None:
+    return None if config_map is None else str((config_map.get("data") or {}).get(AUTHORITIES, ""))
+
+
+def _server(secret: Body | None) -> ServerCertificate | None:
+    try:
+        return read_server(decoded(secret))
+    except CertificateUnusable:
+        return None
+
+
+async def orphan_certificates(context: Context, resource: Resource) -> None:
+    """Leave the Secrets where the brokers stay that use them."""
+    stated = resource.spec.get("tls") or {}
+    if stated.get("enabled") is True and not stated.get("secretName"):
+        for name in (authority_secret_name(resource.key.name), server_secret_name(resource.key.name)):
+            await orphan_secret(context, resource, name)

@@ -1,0 +1,137 @@
+"""TLS of a BrokerCluster's pods: the ports, the mounted certificate, and the settings and addresses that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from heliograph_api.resources.cluster_tls_spec import ClientCaSpec, ClusterTlsSpec
+from heliograph_api.resources.model import BrokerCluster
+
+from heliograph_operator.objects.kinds import Body
+
+from .server_certificate import AUTHORITIES, CERTIFICATE, KEY
+
+#: The directory of a broker's container with the certificate, which the kubelet keeps current.
+TLS_PATH: Final = "/etc/heliograph/tls"
+#: The same with the authorities of clients' certificates.
+CLIENT_CA_PATH: Final = "/etc/heliograph/client-ca"
+PULSAR_PORT_NAME: Final = "pulsar"
+HTTP_PORT_NAME: Final = "http"
+PULSAR_TLS_PORT_NAME: Final = "pulsar-ssl"
+HTTPS_PORT_NAME: Final = "https"
+_VOLUME: Final = "tls"
+_CLIENT_CA_VOLUME: Final = "client-ca"
+
+
+class OpenPorts(NamedTuple):
+    """Which ports brokers have: those without TLS, and those with it."""
+
+    plain: bool = True
+    encrypted: bool = False
+
+
+def server_secret_name(cluster: str) -> str:
+    """Return the name of the Secret with the certificate that the operator makes, which brokers mount."""
+    return f"{cluster}-tls"
+
+
+def authority_secret_name(cluster: str) -> str:
+    """Return the name of the Secret with the authorities and their keys, which only the operator reads."""
+    return f"{cluster}-tls-authority"
+
+
+def bundle_name(cluster: str) -> str:
+    """Return the name of the ConfigMap with the certificates that clients trust."""
+    return f"{cluster}-ca"
+
+
+def wanted_ports(tls: ClusterTlsSpec) -> OpenPorts:
+    """Return the ports that brokers are to have."""
+    return OpenPorts(plain=not (tls.enabled and tls.only), encrypted=tls.enabled)
+
+
+def ports_of(stateful_set: Body | None) -> OpenPorts | None:
+    """Return the ports of the brokers of a StatefulSet; None without any."""
+    template = (((stateful_set or {}).get("spec") or {}).get("template") or {}).get("spec") or {}
+    names = {port.get("name") for each in template.get("containers") or () for port in each.get("ports") or ()}
+    if not names & {PULSAR_PORT_NAME, PULSAR_TLS_PORT_NAME}:
+        return None
+    return OpenPorts(PULSAR_PORT_NAME in names, PULSAR_TLS_PORT_NAME in names)
+
+
+def reachable_ports(tls: ClusterTlsSpec, stateful_set: Body | None) -> OpenPorts:
+    """Return the ports that lead to brokers: those that they are to have, and those that they have until then."""
+    wanted, now = wanted_ports(tls), ports_of(stateful_set) or OpenPorts(plain=False)
+    return OpenPorts(wanted.plain or now.plain, wanted.encrypted or now.encrypted)
+
+
+def tls_volumes(cluster: BrokerCluster, name: str) -> list[dict[str, Any]]:
+    """Return the volumes of a broker's pod."""
+    tls = cluster.spec.tls
+    if not tls.enabled:
+        return []
+    items = [{"key": each, "path": each} for each in (CERTIFICATE, KEY)]
+    secret = tls.secret_name or server_secret_name(name)
+    volumes: list[dict[str, Any]] = [{"name": _VOLUME, "secret": {"secretName": secret, "items": items}}]
+    if tls.client_ca is not None:
+        volumes.append({"name": _CLIENT_CA_VOLUME, **_client_ca(tls.client_ca)})
+    return volumes
+
+
+def _client_ca(stated: ClientCaSpec) -> dict[str, Any]:
+    of_secret, of_config_map = stated.secret_ref, stated.config_map_ref
+    if of_secret is not None:
+        return {"secret": {"secretName": of_secret.name, "items": [{"key": of_secret.key, "path": AUTHORITIES}]}}
+    assert of_config_map is not None
+    return {"configMap": {"name": of_config_map.name, "items": [{"key": of_config_map.key, "path": AUTHORITIES}]}}
+
+
+def tls_mounts(tls: ClusterTlsSpec) -> list[dict[str, Any]]:
+    """Return the mounts of the volumes."""
+    if not tls.enabled:
+        return []
+    mounts: list[dict[str, Any]] = [{"name": _VOLUME, "mountPath": TLS_PATH, "readOnly": True}]
+    if tls.client_ca is not None:
+        mounts.append({"name": _CLIENT_CA_VOLUME, "mountPath": CLIENT_CA_PATH, "readOnly": True})
+    return mounts
+
+
+def tls_settings(tls: ClusterTlsSpec) -> dict[str, Any]:
+    """Return the broker's settings."""
+    if not tls.enabled:
+        return {}
+    settings: dict[str, Any] = {"tls_cert": f"{TLS_PATH}/{CERTIFICATE}", "tls_key": f"{TLS_PATH}/{KEY}"}
+    if tls.client_ca is not None:
+        settings["tls_client_ca"] = f"{CLIENT_CA_PATH}/{AUTHORITIES}"
+        settings["tls_require_client_certificate"] = tls.require_client_certificate
+    if tls.only:
+        settings["tls_only"] = True
+    return settings
+
+
+def server_names(name: str, namespace: str, domain: str, more: Iterable[str]) -> list[str]:
+    """Return the host names that the brokers of a BrokerCluster are reached by; ``more`` are those of listeners."""
+    services = [f"{name}", f"{name}-admin"]
+    found = [f"{name}.{namespace}" for name in services]
+    found += [f"{each}.svc" for each in found[:2]] + [f"{each}.svc.{domain}" for each in found[:2]]
+    # Each broker's own name, which lookups answer.
+    pods = [f"*.{name}-brokers.{namespace}.svc", f"*.{name}-brokers.{namespace}.svc.{domain}"]
+    return sorted({*services, *found, *pods, *(each for each in more if _fits(each))})
+
+
+def verified_names(name: str, namespace: str, domain: str, more: Iterable[str]) -> list[str]:
+    """Return those of the names that clients verify in any case: what they are told to connect to."""
+    service = f"{namespace}.svc.{domain}"
+    return [f"{name}.{service}", f"{name}-0.{name}-brokers.{service}", *(each for each in more if _fits(each))]
+
+
+def _fits(host: str) -> bool:
+    """Whether a certificate can name a host: a name of 253 characters at most, each part of 63."""
+    return 0 < len(host) <= 253 and host.isascii() and all(len(part) <= 63 for part in host.split("."))
+
+
+def hosts_of(urls: Sequence[str]) -> list[str]:
+    """Return the hosts of URLs of the binary protocol."""
+    hosts = (url.partition("://")[2].rpartition(":")[0] for url in urls)
+    return [host.removeprefix("[").removesuffix("]") for host in hosts if host]
