@@ -268,8 +268,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     def check_together(self, *, given_by_others: bool = False) -> None:
         """Raise :class:`ValueError` naming a setting that others need, or that needs others.
 
-        ``given_by_others``: the method ``token`` may be switched on elsewhere, as for a BrokerCluster whose keys the
-        operator makes.
+        ``given_by_others``: the method ``token`` may be switched on elsewhere, and the authorities of certificates be
+        given, as for a BrokerCluster whose pods the operator makes.
         """
         methods = self.auth_methods()
         keys = [name for name in ("token_secret_key", "token_public_key") if comma_separated(getattr(self, name))]
@@ -286,7 +286,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         issuing = "oidc_issuer" if self.oidc_issuer else "oidc_kubernetes" if self.oidc_kubernetes else ""
         if "oidc" in methods and not issuing:
             raise ValueError("auth: oidc needs issuers of tokens; set oidc_issuer or oidc_kubernetes")
-        if "tls" in methods and not self.tls_client_ca:
+        if "tls" in methods and not self.tls_client_ca and not given_by_others:
             raise ValueError("auth: tls needs the authorities of clients' certificates; set tls_client_ca")
         if "basic" in methods and not self.basic_file:
             raise ValueError("auth: basic needs a file of users; set basic_file")

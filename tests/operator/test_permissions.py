@@ -24,6 +24,7 @@ from heliograph_operator.kube.permissions import (
     CONNECTION_PERMISSIONS,
     LEADER_PERMISSIONS,
     PERMISSIONS,
+    TLS_PERMISSIONS,
     Permission,
 )
 from heliograph_operator.objects.kinds import KINDS, Key, key_of
@@ -260,7 +261,7 @@ async def test_every_permission_is_used_and_none_is_missing(
     finally:
         operator.close()
     assert "orbidden" not in operator.log_tail(100_000), operator.log_tail(100)
-    of_secrets = (*CONNECTION_PERMISSIONS, *AUTHENTICATION_PERMISSIONS)
+    of_secrets = (*CONNECTION_PERMISSIONS, *AUTHENTICATION_PERMISSIONS, *TLS_PERMISSIONS)
     granted = _granted((*PERMISSIONS, *ARCHIVE_PERMISSIONS, *of_secrets, *LEADER_PERMISSIONS))
     unused = granted - used - WITHOUT_REQUEST
     if cluster.is_kind:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final, Literal
+import re
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from .archive_consent_spec import ArchivesSpec
 from .authentication_spec import ClusterAuthenticationSpec
 from .backup_spec import BootstrapSpec
 from .cel import SIZE, InSchema, Rule, where_both
 from .cluster_tls_spec import ClusterTlsSpec
-from .fields import DeletionPolicy, Model, Reference, Size, named_once
+from .fields import Contradiction, DeletionPolicy, Model, Reference, Size, named_once
 from .listener_spec import ListenerSpec
 from .network_spec import NetworkPolicySpec
 from .pod_spec import Opaque, PodDisruptionBudgetSpec, PodTemplateSpec
@@ -22,6 +23,10 @@ from .specs import LimitsSpec, NamespacePolicySpec
 
 DEFAULT_STORAGE: Final = 10 * 1024**3
 
+_BY_CERTIFICATE: Final = "(^|,) *tls *(,|$)"
+_NO_AUTHORITIES: Final = (
+    "auth: tls needs authorities of clients' certificates; valid: spec.tls with enabled and clientCA"
+)
 _NO_SIZE = "a volume has a size; valid: above 0, and not infinite"
 _BY_NAME = InSchema({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]})
 
@@ -74,6 +79,15 @@ class StorageSpec(Model):
 
 class BrokerClusterSpec(Model):
     """A StatefulSet of brokers with default policies and limits for all topics on it."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"!has(self.config) || !has(self.config.auth) || !self.config.auth.matches('{_BY_CERTIFICATE}')"
+            " || (has(self.tls) && has(self.tls.enabled) && self.tls.enabled && has(self.tls.clientCA))",
+            _NO_AUTHORITIES,
+            ".config",
+        ),
+    )
 
     replicas: Annotated[
         int,
@@ -157,3 +171,10 @@ class BrokerClusterSpec(Model):
     deletion_policy: DeletionPolicy = "Delete"
     """Deletion of the resource deletes the brokers (Delete), deletes them if no Tenant is left on them (DeleteIfEmpty),
     or keeps them running (Retain). `storage.retainOnDelete` decides about the volumes."""
+
+    @model_validator(mode="after")
+    def _knows_whom_certificates_are_by(self) -> Self:
+        by_certificate = re.search(_BY_CERTIFICATE, str(self.config.get("auth", "")))
+        if by_certificate and not (self.tls.enabled and self.tls.client_ca is not None):
+            raise Contradiction([("config.auth", _NO_AUTHORITIES)])
+        return self

@@ -29,7 +29,7 @@ async def find_secret(context: Context, resource: Resource, name: str) -> Body |
 
 
 async def read_secret(context: Context, namespace: str, name: str) -> Body | None:
-    """Return a Secret, whoever made it. Raises :class:`ObjectRefused` if forbidden."""
+    """Return a Secret of any owner. Raises :class:`ObjectRefused` if forbidden."""
     try:
         return await context.kube.find(SECRET, namespace, name)
     except KubeRefused as error:

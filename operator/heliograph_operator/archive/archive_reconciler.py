@@ -43,6 +43,9 @@ from heliograph_operator.objects.targets import Target, claim_of
 
 from .archive_deletion import find_cron_job
 
+#: Begins the URL of brokers without ports without TLS.
+_ENCRYPTED: Final = "pulsar+ssl://"
+
 log = structlog.get_logger(__name__)
 
 #: Reasons that only a change of a resource ends.
@@ -112,6 +115,12 @@ class ArchiveReconciler:
         cluster = context.cache.get(target.cluster) or {}
         endpoints = (cluster.get("status") or {}).get("endpoints") or {}
         source = Source(target.name, str(endpoints.get("broker", "")), str(endpoints.get("http", "")))
+        if source.service_url.startswith(_ENCRYPTED):
+            message = (
+                f"{target.cluster} has no ports without TLS, which archives use; valid: spec.tls.only: false there,"
+                " with spec.networkPolicy.clients for who may use them"
+            )
+            raise ObjectRefused(Reason.ARCHIVE_NOT_ALLOWED, message)
         wanted = cron_job(spec, resource.body, source, self._site, consent_of(cluster).jobs)
         was_refused = condition(resource.status, ARCHIVED).get("reason") in _KNOWN
         existed = "archive" in resource.status and not was_refused

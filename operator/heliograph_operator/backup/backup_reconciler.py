@@ -120,7 +120,9 @@ class BackupReconciler:
         first = first_in_turn([each for each in known if each is not None], cluster_key.name)
         if first is not None and first != key.name:
             return await self._say(context, resource, Reason.BACKUP_WAITING, waiting_text(first))
-        wanted = push_job(model.spec, resource.body, backup_pods(cluster, self._site), url, found.uid)
+        authorities = str((found.status.get("tls") or {}).get("authorities") or "")
+        pods = backup_pods(cluster, self._site, authorities)
+        wanted = push_job(model.spec, resource.body, pods, url, found.uid)
         async with self._beginning:
             # The cache may not have another one yet, nor that it has begun.
             backups = await context.kube.list(BACKUP, key.namespace)

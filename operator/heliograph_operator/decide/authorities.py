@@ -61,7 +61,7 @@ class Authority:
 
     @property
     def id(self) -> str:
-        """What tells it from others."""
+        """The beginning of its fingerprint."""
         return hashlib.sha256(self.certificate.public_bytes(Encoding.DER)).hexdigest()[:16]
 
     @property
@@ -87,7 +87,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class InUse:
-    """What has to be known of the certificate that brokers have."""
+    """The certificate that brokers have, as far as it matters to authorities."""
 
     certificate: x509.Certificate
     #: Whether its key is there, and it is valid now.
@@ -104,7 +104,7 @@ class AuthorityPlan:
 
     @property
     def bundle(self) -> str:
-        """What clients are to trust, in PEM."""
+        """The certificates that clients are to trust, in PEM."""
         return "".join(each.pem for each in self.authorities)
 
 

@@ -13,6 +13,7 @@ from heliograph_operator.objects.kinds import API_VERSION, BACKUP, GROUP, Body
 
 from .archive_cron_job import JOB
 from .backup_store import RESULT, StoreAccess, store_access
+from .server_certificate import AUTHORITIES
 from .stateful_set import CONTAINER_SECURITY, Manifest, Site, pod_security
 
 #: Label of pods that may ask brokers for a backup.
@@ -26,6 +27,8 @@ LABELS: Final = {
 OF: Final = f"{GROUP}/backup"
 CONTAINER: Final = "backup"
 _SCRATCH: Final = "/scratch"
+_AUTHORITIES: Final = "authorities"
+_AUTHORITIES_PATH: Final = "/etc/heliograph/ca"
 #: Attempts after the first one, with growing pauses.
 _RETRIES: Final = 3
 #: Time (s) for the deletion of a stored backup.
@@ -47,9 +50,11 @@ class BackupPods:
     pull_policy: str | None = None
     #: The volume that a backup is restored into to verify it: as large as a broker's.
     scratch: Manifest | None = None
+    #: The ConfigMap with the authorities of the brokers' certificate; empty: those of the system.
+    authorities: str = ""
 
 
-def backup_pods(cluster: BrokerCluster | None, site: Site) -> BackupPods:
+def backup_pods(cluster: BrokerCluster | None, site: Site, authorities: str = "") -> BackupPods:
     """Return it for a BrokerCluster, or for none."""
     if cluster is None:
         return BackupPods(site.broker_image, site.fixed_user, {})
@@ -72,6 +77,7 @@ def backup_pods(cluster: BrokerCluster | None, site: Site) -> BackupPods:
         {name: value for name, value in fields.items() if value},
         spec.image_pull_policy,
         {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}},
+        authorities,
     )
 
 
@@ -125,18 +131,21 @@ def _job(
     times: dict[str, int],
 ) -> Manifest:
     own = body["metadata"]
+    ca_file = f"{_AUTHORITIES_PATH}/{AUTHORITIES}"
+    trusted = [{"name": "HELIOGRAPH_TLS_CA", "value": ca_file}] if pods.authorities else []
     labels = {**LABELS, OF: own["name"]}
     owner = {"apiVersion": API_VERSION, "kind": BACKUP.name, "name": own["name"], "uid": own["uid"], "controller": True}
     container: Manifest = {
         "name": CONTAINER,
         "image": pods.image,
         "args": ["backup", *arguments, *access.options],
-        "env": list(access.variables),
+        "env": [*access.variables, *trusted],
         "resources": _RESOURCES,
         "securityContext": CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},
+            *([{"name": _AUTHORITIES, "mountPath": _AUTHORITIES_PATH, "readOnly": True}] if trusted else ()),
             *access.mounts,
             *({"name": each["name"], "mountPath": _SCRATCH} for each in volumes),
         ],
@@ -150,7 +159,12 @@ def _job(
         "terminationGracePeriodSeconds": 5,
         "securityContext": pod_security(fixed_user=pods.fixed_user),
         "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, *access.volumes, *volumes],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            *([{"name": _AUTHORITIES, "configMap": {"name": pods.authorities}}] if trusted else ()),
+            *access.volumes,
+            *volumes,
+        ],
         **pods.fields,
     }
     return {

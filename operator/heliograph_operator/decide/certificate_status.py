@@ -68,7 +68,7 @@ class CertificateState:
 
 @dataclass(frozen=True, slots=True)
 class TlsReport:
-    """What the status of a BrokerCluster says of TLS: its condition, or that it has none, and its field."""
+    """The part of a BrokerCluster's status about TLS: its condition, or that it has none, and its field."""
 
     verdicts: tuple[Verdict, ...] = ()
     without: tuple[str, ...] = ()

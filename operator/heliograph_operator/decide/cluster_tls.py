@@ -25,7 +25,7 @@ _CLIENT_CA_VOLUME: Final = "client-ca"
 
 
 class OpenPorts(NamedTuple):
-    """Which ports brokers have: those without TLS, and those with it."""
+    """The ports that brokers have: those without TLS, and those with it."""
 
     plain: bool = True
     encrypted: bool = False
@@ -121,7 +121,7 @@ def server_names(name: str, namespace: str, domain: str, more: Iterable[str]) ->
 
 
 def verified_names(name: str, namespace: str, domain: str, more: Iterable[str]) -> list[str]:
-    """Return those of the names that clients verify in any case: what they are told to connect to."""
+    """Return those of the names that clients verify in any case: the hosts that they connect to."""
     service = f"{namespace}.svc.{domain}"
     return [f"{name}.{service}", f"{name}-0.{name}-brokers.{service}", *(each for each in more if _fits(each))]
 

@@ -61,7 +61,7 @@ class ServerCertificate:
 
     @property
     def late(self) -> datetime:
-        """When it should have been replaced, whoever made it: a sixth of its validity before its end."""
+        """When anybody's certificate should have been replaced: a sixth of its validity before its end."""
         return self.leaf.not_valid_after_utc - (self.leaf.not_valid_after_utc - self.leaf.not_valid_before_utc) / 6
 
     @property

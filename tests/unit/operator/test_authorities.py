@@ -1,4 +1,4 @@
-"""Authorities and certificates on virtual time: whoever trusts what was published can verify the brokers."""
+"""Authorities and certificates on virtual time: clients that trust the published ones can verify the brokers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Cluster:
         self.authorities: Sequence[Authority] = ()
         #: The ConfigMap; None: somebody deleted it.
         self.published: str | None = None
-        #: What was published when the certificate was stored, and the certificate.
+        #: The authorities that were published when the certificate was stored, and the certificate.
         self.recorded = ""
         self.server: ServerCertificate | None = None
         #: What clients read last, and what brokers did.
@@ -87,6 +87,10 @@ class Cluster:
         if writes > 2:
             self.server, self.recorded = server, plan.bundle
         return plan
+
+    def lose_keys(self) -> None:
+        """Delete the Secret with the authorities."""
+        self.authorities = ()
 
     def settle(self) -> None:
         """Bring what is stored into pods, those of brokers and of clients."""
@@ -180,7 +184,7 @@ def test_a_lost_key_leaves_brokers_and_clients_as_they_are() -> None:
     cluster = started()
     before, [first] = cluster.server, cluster.authorities
     cluster.days(20)
-    cluster.authorities = ()
+    cluster.lose_keys()
     cluster.reconcile()
     assert cluster.server is before
     assert [each.id for each in cluster.authorities if not each.private] == [first.id]
@@ -194,7 +198,8 @@ def test_a_lost_key_leaves_brokers_and_clients_as_they_are() -> None:
 def test_a_lost_key_does_not_let_the_certificate_expire() -> None:
     cluster = started()
     cluster.days(59)
-    cluster.authorities, before = (), cluster.server
+    before = cluster.server
+    cluster.lose_keys()
     cluster.reconcile()
     cluster.days(CERTIFICATE_VALID / DAY - 59 - LAST / DAY - 1)
     assert cluster.server is before
@@ -226,7 +231,8 @@ def test_a_configmap_that_was_deleted_changes_nothing() -> None:
 def test_without_both_secrets_everything_is_made_anew() -> None:
     cluster = started()
     old = {each.id for each in cluster.authorities}
-    cluster.authorities, cluster.server, cluster.recorded = (), None, ""
+    cluster.lose_keys()
+    cluster.server, cluster.recorded = None, ""
     cluster.reconcile()
     cluster.settle()
     cluster.check()
@@ -277,7 +283,7 @@ def test_a_crash_between_two_writes_leaves_nobody_out(writes: int) -> None:
 def test_losing_the_key_again_and_again_does_not_fill_the_bundle() -> None:
     cluster = started()
     for _ in range(3 * MAX_AUTHORITIES):
-        cluster.authorities = ()
+        cluster.lose_keys()
         cluster.days(1)
     assert len(cluster.authorities) <= MAX_AUTHORITIES
 
@@ -299,7 +305,7 @@ def test_clients_of_kubernetes_verify_the_brokers_whatever_happens(events: list[
                 cluster.now += DAY
                 cluster.reconcile(writes=1 + number % 2)
             case "no key":
-                cluster.authorities = ()
+                cluster.lose_keys()
             case "no certificate":
                 cluster.server, cluster.recorded = None, ""
             case "no ConfigMap":
@@ -308,7 +314,7 @@ def test_clients_of_kubernetes_verify_the_brokers_whatever_happens(events: list[
                 cluster.names = (*cluster.names, f"broker-{number}.example.com")
         cluster.now += SETTLE
         cluster.reconcile()
-        # What is published reaches them, and so does the certificate, within the time in between.
+        # The authorities reach them, and so does the certificate, within the time in between.
         cluster.settle()
         cluster.check()
 
