@@ -208,6 +208,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Roles that may do everything, separated by commas."""
     monitors: str = ""
     """Roles that may read metrics and statistics of the whole broker, and nothing else, separated by commas."""
+    backups: str = ""
+    """Roles that may fetch backups of the whole broker, and nothing else, separated by commas."""
     proxies: str = ""
     """Roles of proxies, separated by commas: they speak for other roles, which they name, and never for themselves."""
     anonymous_role: str = ""
@@ -280,7 +282,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         needing = [*keys, *(["token_audience"] if self.token_audience else [])]
         if needing and "token" not in methods and not given_by_others:
             raise ValueError(f"{needing[0]}: needs the method token, which auth does not name; valid: auth=token")
-        for setting in ("superusers", "monitors", "proxies", "anonymous_role"):
+        for setting in ("superusers", "monitors", "backups", "proxies", "anonymous_role"):
             if getattr(self, setting) and not methods and not given_by_others:
                 raise ValueError(f"{setting}: needs authentication, which auth does not switch on; valid: auth=token")
         issuing = "oidc_issuer" if self.oidc_issuer else "oidc_kubernetes" if self.oidc_kubernetes else ""

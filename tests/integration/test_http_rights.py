@@ -64,6 +64,7 @@ _EVERYTHING: Final = {
     "admin of the tenant",
     "admin of the tenant in the query",
     "monitor",
+    "backup",
     "superuser",
 }
 
@@ -85,8 +86,9 @@ _HAS: Final[dict[str, set[str]]] = {
     },
     "keeper": _ALL_OF_TOPIC,
     "steward": _ALL_OF_NAMESPACE,
-    "boss": _EVERYTHING - {"monitor", "superuser"},
+    "boss": _EVERYTHING - {"monitor", "backup", "superuser"},
     "monitor": {"monitor"},
+    "saver": {"backup"},
     "root": _EVERYTHING,
 }
 _GRANTS: Final = {
@@ -156,7 +158,7 @@ def _furnish(broker: Broker) -> None:
 
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[HttpApi]:
-    rights = {"superusers": ["root"], "monitors": ["monitor"], "proxies": ["gate"]}
+    rights = {"superusers": ["root"], "monitors": ["monitor"], "backups": ["saver"], "proxies": ["gate"]}
     async with running_api(tmp_path / "data", authorization=rights) as running:
         broker = running.broker
         broker.tenants.create("other", TenantRecord(admin_roles=["neighbour"], allowed_clusters=["standalone"]))

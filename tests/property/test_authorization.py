@@ -57,7 +57,7 @@ _OBJECTS = (
     on_tenant(""),
     *(_resource(*each) for each in product(NAMESPACES, LOCALS, SUBSCRIPTIONS)),
 )
-_SETTLED = (Need.NOTHING, Need.IDENTITY, Need.MONITOR, Need.SUPERUSER)
+_SETTLED = (Need.NOTHING, Need.IDENTITY, Need.MONITOR, Need.BACKUP, Need.SUPERUSER)
 #: Everything that can be asked; what no grant and no tenant changes, once.
 QUESTIONS = (
     *(Question(*client, need, on) for client, need, on in product(CLIENTS, _MEETS, _OBJECTS)),
@@ -123,6 +123,8 @@ class Model:
             return need is Need.NOTHING or bool(role)
         if need is Need.MONITOR:
             return role == "ab"
+        if need is Need.BACKUP:
+            return role == "a"
         if need is Need.SUPERUSER:
             return False
         if role in self.admins.get(on.tenant, []):
@@ -158,7 +160,7 @@ def _apply(change: Change, directory: Directory, model: Model) -> None:
 @given(st.lists(_changes, min_size=1, max_size=6))
 def test_decisions_are_those_of_the_rules(changes: list[Change]) -> None:
     directory, model = Directory(), Model()
-    authorizer = Authorizer(directory, ["root"], ["gate"], ["ab"])
+    authorizer = Authorizer(directory, ["root"], ["gate"], ["ab"], ["a"])
     for change in changes:
         _apply(change, directory, model)
         for asked in QUESTIONS:

@@ -41,7 +41,11 @@ class Security:
         return cls(
             Authenticator(providers_of(config, clock), anonymous_role=config.anonymous_role, proxies=proxies),
             Authorizer(
-                directory, comma_separated(config.superusers), proxies, monitors=comma_separated(config.monitors)
+                directory,
+                comma_separated(config.superusers),
+                proxies,
+                monitors=comma_separated(config.monitors),
+                backups=comma_separated(config.backups),
             ),
             FailureLog(clock),
             config.auth_refresh_check_s,

@@ -29,7 +29,7 @@ from .errors import ApiError
 from .operations import operation_of
 
 AUTHORIZER: Final[web.AppKey[Authorizer]] = web.AppKey("authorizer", Authorizer)
-_ON_NOTHING: Final = frozenset({Need.NOTHING, Need.IDENTITY, Need.MONITOR, Need.SUPERUSER})
+_ON_NOTHING: Final = frozenset({Need.NOTHING, Need.IDENTITY, Need.MONITOR, Need.BACKUP, Need.SUPERUSER})
 """The needs that do not depend on an object."""
 _UNAUTHENTICATED: Final = "the request needs credentials: a client certificate, or the header Authorization"
 

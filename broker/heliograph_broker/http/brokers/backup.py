@@ -33,7 +33,7 @@ _STALLED_S = 60.0
 @operation(
     "Get all data of the broker at the time of the request, as a tar for 'heliograph restore'.",
     answers={200: Media((_TAR,), bytes), 409: Refusal, 503: Refusal},
-    needs=Need.SUPERUSER,
+    needs=Need.BACKUP,
 )
 async def get_backup(request: web.Request) -> web.StreamResponse:
     """Stream a backup: a part is made once the client has taken the previous one, so little of it is in memory.

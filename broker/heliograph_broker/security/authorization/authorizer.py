@@ -38,7 +38,17 @@ _WANTED: Final[dict[Need, str]] = {
 class Authorizer:
     """See the module. A change of a tenant or a namespace takes effect with the next decision."""
 
-    __slots__ = ("_admins", "_directory", "_grants", "_monitors", "_proxies", "_superusers", "allowed", "denied")
+    __slots__ = (
+        "_admins",
+        "_backups",
+        "_directory",
+        "_grants",
+        "_monitors",
+        "_proxies",
+        "_superusers",
+        "allowed",
+        "denied",
+    )
 
     def __init__(
         self,
@@ -46,11 +56,13 @@ class Authorizer:
         superusers: Collection[str],
         proxies: Collection[str] = (),
         monitors: Collection[str] = (),
+        backups: Collection[str] = (),
     ) -> None:
         self._directory = directory
         self._superusers = frozenset(superusers)
         self._proxies = frozenset(proxies)
         self._monitors = frozenset(monitors)
+        self._backups = frozenset(backups)
         #: By tenant and by namespace: the record of the last decision, and its roles or grants.
         self._admins: dict[str, tuple[TenantRecord, frozenset[str]]] = {}
         self._grants: dict[str, tuple[NamespaceRecord, NamespaceGrants]] = {}
@@ -91,6 +103,9 @@ class Authorizer:
             return Decision(True, "every authenticated client may")
         if need is Need.MONITOR:
             return Decision(role in self._monitors, f"role {role} is {_is(role in self._monitors)} of the monitors")
+        if need is Need.BACKUP:
+            fetches = role in self._backups
+            return Decision(fetches, f"role {role} is {_is(fetches)} of those that may fetch backups")
         if need is Need.SUPERUSER:
             return Decision(False, f"role {role} is not a superuser")
         if on.tenant and role in self._admins_of(on.tenant):

@@ -28,6 +28,8 @@ class Need(StrEnum):
     """
     MONITOR = "monitor"
     """Metrics and statistics of the whole broker: superusers, and the roles of the setting ``monitors``."""
+    BACKUP = "backup"
+    """A copy of everything that the broker keeps: superusers, and the roles of the setting ``backups``."""
     SUPERUSER = "superuser"
 
 
@@ -42,7 +44,7 @@ class Resource(msgspec.Struct, frozen=True):
 
 
 NOWHERE: Final = Resource()
-"""The cluster as a whole: of the needs, only NOTHING, IDENTITY, MONITOR and SUPERUSER can be met on it."""
+"""The cluster as a whole: of the needs, only NOTHING, IDENTITY, MONITOR, BACKUP and SUPERUSER can be met on it."""
 EVERY_SUBSCRIPTION: Final = "\0"
 """Instead of the name of a subscription, which cannot be this: all subscriptions of the topic or namespace."""
 
