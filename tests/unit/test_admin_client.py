@@ -100,6 +100,20 @@ async def test_a_certificate_is_trusted_by_the_authorities_that_are_named(encryp
             await client.broker_version()
 
 
+async def test_authorities_may_be_replaced_while_the_client_is_open(encrypted: tuple[str, str]) -> None:
+    url, pem = encrypted
+    trusted = [Authority().pem.decode()]
+    async with AdminClient(url, trusted=lambda: trusted[0]) as client:
+        with pytest.raises(AdminUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            await client.broker_version()
+        trusted[0] += pem
+        assert await client.broker_version() == "4.2.4"
+        # An open connection is not used for other authorities.
+        trusted[0] = Authority().pem.decode()
+        with pytest.raises(AdminUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            await client.broker_version()
+
+
 def test_authorities_that_cannot_be_read_are_an_error_of_the_value() -> None:
     with pytest.raises(ValueError, match="certificates cannot be read"):
         AdminClient("https://pulsar", trusted="no certificate")

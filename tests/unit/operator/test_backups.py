@@ -81,6 +81,16 @@ def test_a_volume_is_mounted_and_scratch_space_is_as_large_as_that_of_a_broker()
     assert (claim["resources"]["requests"]["storage"], claim["storageClassName"]) == ("20Gi", "fast")
 
 
+def test_the_pod_trusts_the_authorities_of_the_brokers() -> None:
+    found = BrokerCluster.model_validate({**body("BrokerCluster", "main"), "metadata": {"name": "main"}})
+    made = job_of(VOLUME, backup_pods(found, Site("default:1"), "main-ca"))
+    pod = made["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {"name": "HELIOGRAPH_TLS_CA", "value": "/etc/heliograph/ca/ca.crt"} in container["env"]
+    mount = next(each for each in container["volumeMounts"] if each["mountPath"] == "/etc/heliograph/ca")
+    assert {"name": mount["name"], "configMap": {"name": "main-ca"}} in pod["volumes"]
+
+
 async def test_a_backup_is_made_once_and_says_what_is_stored() -> None:
     server = Server(main(), backup())
     await reconcile(server)

@@ -119,13 +119,14 @@ class Team:
         self.broker = Granting()
         self.tokens = tokens(lambda: self.now)
         self.keys = ClusterKeys(self.tokens, lambda: self.now)
+        self.trust = BrokerTrust()
 
     async def reconcile(self, key: Key = USER, *, keys: bool = True) -> Outcome:
         """Reconcile the BrokerCluster's keys and one User."""
         context = self.context()
         if keys and key.namespace == "team":
             await self._cluster(context)
-        users = UserReconciler(OneBroker(self.broker), self.tokens, self.roles, BrokerTrust(), lambda: self.now)
+        users = UserReconciler(OneBroker(self.broker), self.tokens, self.roles, self.trust, lambda: self.now)
         return await users.reconcile(context, resource_of(context, key))
 
     def context(self) -> Context:
@@ -384,6 +385,22 @@ def test_what_a_role_gains_comes_before_what_it_loses() -> None:
 
 
 # -- credentials ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_secret_leads_to_the_port_with_tls_and_has_the_authorities() -> None:
+    team = Team(user(**PRODUCE, **TOKEN), cluster=closed(tls={"enabled": True}))
+    team.trust.use(CLUSTER, [], "the authorities")
+    await team.reconcile()
+    entries = team.entries()
+    assert (entries["uri"], entries["port"]) == ("pulsar+ssl://main.team.svc.cluster.local:6651", "6651")
+    assert entries["ca.crt"] == "the authorities"
+    # An operator that has just started does not know them yet, and takes none away.
+    team.trust.forget(CLUSTER)
+    await team.reconcile()
+    assert team.entries() == entries
+    team.trust.use(CLUSTER, [], "others")
+    await team.reconcile()
+    assert team.entries() == {**entries, "ca.crt": "others"}
 
 
 async def test_the_secret_has_the_layout_of_service_bindings() -> None:
