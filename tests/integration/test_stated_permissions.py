@@ -90,14 +90,14 @@ def test_what_manifests_state_is_all_that_is_granted(run: Administrator, apply: 
     assert not run.may("admin", other, "steward")
     assert apply(on_namespace, on_topic).out.count("unchanged") == 3
     # What others grant is gone with the next apply.
-    run(f"namespaces grant-permission {namespace} --role stranger --actions consume")
+    run(f"namespaces grant-permission {namespace} --role foreign --actions consume")
     run(f"namespaces grant-permission {namespace} --role audit --actions consume,produce")
-    run(f"topics grant-permission '{namespace}/*' --role stranger --actions produce")
-    run(f"topics grant-permission {topic} --role stranger --actions produce")
-    run(f"namespaces grant-subscription-permission {namespace} -s etl --roles stranger")
-    assert run.may("produce", topic, "stranger")
+    run(f"topics grant-permission '{namespace}/*' --role foreign --actions produce")
+    run(f"topics grant-permission {topic} --role foreign --actions produce")
+    run(f"namespaces grant-subscription-permission {namespace} -s etl --roles foreign")
+    assert run.may("produce", topic, "foreign")
     assert apply(on_namespace, on_topic).out.count("configured") == 2
-    assert not run.may("produce", topic, "stranger")
+    assert not run.may("produce", topic, "foreign")
     assert not run.may("produce", topic, "audit")
     assert run(f"namespaces subscription-permission {namespace} -o json").json == {"etl": ["etl@example.org"]}
     assert run(f"namespaces permissions {namespace} -o json").json == {

@@ -68,9 +68,9 @@ async def test_permissions_are_granted_and_what_nobody_grants_is_gone() -> None:
     give(
         world,
         AuthPolicies(
-            {"etl": ["consume", "produce"], "stranger": ["produce"]},
-            {PREFIX: {"shop": ["consume", "produce"], "stranger": ["consume"]}, ORDERS: {"stranger": ["consume"]}},
-            {"etl": ["stranger"], "other": ["stranger"]},
+            {"etl": ["consume", "produce"], "foreign": ["produce"]},
+            {PREFIX: {"shop": ["consume", "produce"], "foreign": ["consume"]}, ORDERS: {"foreign": ["consume"]}},
+            {"etl": ["foreign"], "other": ["foreign"]},
         ),
     )
     await world.started().settle()
@@ -78,15 +78,15 @@ async def test_permissions_are_granted_and_what_nobody_grants_is_gone() -> None:
     # The order in which actions are kept means nothing, so it stays.
     assert after == AuthPolicies(wanted.namespace_auth, after.destination_auth, wanted.subscription_auth_roles)
     assert after.destination_auth == {PREFIX: {"shop": ["consume", "produce"]}, ORDERS: {"audit": ["admin"]}}
-    told = " ".join(drift(world))
+    output = " ".join(drift(world))
     for each in (
-        "permissions[stranger] was produce, is none",
+        "permissions[foreign] was produce, is none",
         "permissions[etl] was consume, produce, is consume",
-        "permissions on orders-*[stranger] was consume, is none",
-        "permissions: roles of subscription other was stranger, is none",
+        "permissions on orders-*[foreign] was consume, is none",
+        "permissions: roles of subscription other was foreign, is none",
         "permissions[audit] was none, is admin",
     ):
-        assert each in told
+        assert each in output
 
 
 async def test_a_resource_without_the_field_leaves_grants_alone_and_an_empty_list_takes_all() -> None:
@@ -150,9 +150,9 @@ async def test_grants_on_what_existed_before_are_reviewed() -> None:
     world = Installation(cluster(), tenant())
     await world.started().settle()
     world.broker.namespaces[PAYMENTS] = NamespaceState(4, Policies())
-    give(world, AuthPolicies({"stranger": ["consume"]}))
+    give(world, AuthPolicies({"foreign": ["consume"]}))
     world.apply(namespace(permissions=[]))
     await world.started().settle()
     reason, message = world.ready(NAMESPACE)
-    assert (reason, "permissions[stranger] consume" in message) == ("AdoptionPending", True)
-    assert found(world).namespace_auth == {"stranger": ["consume"]}
+    assert (reason, "permissions[foreign] consume" in message) == ("AdoptionPending", True)
+    assert found(world).namespace_auth == {"foreign": ["consume"]}
