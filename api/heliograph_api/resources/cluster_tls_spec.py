@@ -52,7 +52,7 @@ class ClusterTlsSpec(Model):
     require_client_certificate: bool = False
     """Whether clients without a certificate are refused."""
     only: bool = False
-    """Whether the ports without TLS stay closed. The metrics have none."""
+    """Whether no port is without TLS. The port of the metrics has it then, too."""
 
     @model_validator(mode="after")
     def _lets_someone_in(self) -> Self:

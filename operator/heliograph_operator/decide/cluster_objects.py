@@ -36,6 +36,8 @@ from .stateful_set import (
     stateful_set,
 )
 
+#: Label of the Service of the metrics with the scheme of their URL, if that is not http.
+SCHEME: Final = f"{GROUP}/scheme"
 STATEFUL_SET: Final = Kind("StatefulSet", "statefulsets", "apps/v1")
 SERVICE: Final = Kind("Service", "services", "v1")
 CONFIG_MAP: Final = Kind("ConfigMap", "configmaps", "v1")
@@ -75,7 +77,7 @@ def manifests(
         # Before the port leaves the Service for clients, which had it in earlier versions.
         admin_service(cluster, body, ports),
         client_service(cluster, body, ports),
-        metrics_service(body),
+        metrics_service(body, ports),
         *(
             [network_policy(cluster, body, site, found, restores=restores)]
             if cluster.spec.network_policy.enabled
@@ -131,9 +133,16 @@ def admin_service(cluster: BrokerCluster, body: Body, ports: OpenPorts) -> Manif
     return _service(body, name, "admin", of_http, spec.admin_service_type, spec.admin_service_annotations)
 
 
-def metrics_service(body: Body) -> Manifest:
-    """Return the headless Service of the metrics, through which each broker is scraped, ready or not."""
-    return _service(body, f"{_name(body)}-metrics", "metrics", [_port("metrics", METRICS_PORT)], headless=True)
+def metrics_service(body: Body, ports: OpenPorts) -> Manifest:
+    """Return the headless Service of the metrics, through which each broker is scraped, ready or not.
+
+    Where no port is without TLS, a label tells Prometheus so.
+    """
+    of_metrics = [_port("metrics", METRICS_PORT)]
+    service = _service(body, f"{_name(body)}-metrics", "metrics", of_metrics, headless=True)
+    if not ports.plain:
+        service["metadata"]["labels"][SCHEME] = "https"
+    return service
 
 
 def authorities_config_map(body: Body, bundle: str) -> Manifest:
@@ -217,7 +226,7 @@ def endpoints(body: Body, site: Site, ports: OpenPorts) -> dict[str, str]:
     return {
         "broker": f"pulsar://{broker}:{BROKER_PORT}" if ports.plain else with_tls["brokerTls"],
         "http": f"http://{admin}:{HTTP_PORT}" if ports.plain else with_tls["https"],
-        "metrics": f"http://{name}-metrics.{domain}:{METRICS_PORT}/metrics",
+        "metrics": f"{'http' if ports.plain else 'https'}://{name}-metrics.{domain}:{METRICS_PORT}/metrics",
         **(with_tls if ports.encrypted else {}),
     }
 

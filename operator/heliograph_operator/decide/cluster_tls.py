@@ -112,9 +112,8 @@ def tls_settings(tls: ClusterTlsSpec) -> dict[str, Any]:
 
 def server_names(name: str, namespace: str, domain: str, more: Iterable[str]) -> list[str]:
     """Return the host names that the brokers of a BrokerCluster are reached by; ``more`` are those of listeners."""
-    services = [f"{name}", f"{name}-admin"]
-    found = [f"{name}.{namespace}" for name in services]
-    found += [f"{each}.svc" for each in found[:2]] + [f"{each}.svc.{domain}" for each in found[:2]]
+    services = [name, f"{name}-admin", f"{name}-metrics"]
+    found = [f"{each}.{namespace}{end}" for each in services for end in ("", ".svc", f".svc.{domain}")]
     # Each broker's own name, which lookups answer.
     pods = [f"*.{name}-brokers.{namespace}.svc", f"*.{name}-brokers.{namespace}.svc.{domain}"]
     return sorted({*services, *found, *pods, *(each for each in more if _fits(each))})

@@ -162,6 +162,25 @@ def test_a_default_cluster_with_tls_needs_an_operator_that_may_store_certificate
     assert {"name": "ca", "configMap": {"name": "default-ca"}} in test["spec"]["volumes"]
 
 
+def test_prometheus_verifies_brokers_without_plain_ports(helm: Helm) -> None:
+    def endpoint(**values: Any) -> dict[str, Any]:
+        monitors = of_kind(helm.template(*MONITORING, tls={"enabled": True}, **values), "ServiceMonitor")
+        [found] = [each for each in monitors if each["metadata"]["name"].endswith("-brokers")]
+        [made] = found["spec"]["endpoints"]
+        return dict(made)
+
+    assert "tlsConfig" not in endpoint()
+    by_label = {"sourceLabels": ["__meta_kubernetes_service_label_heliograph_dev_scheme"], "regex": "https"}
+    assert {**by_label, "targetLabel": "__scheme__", "replacement": "https"} in endpoint()["relabelings"]
+    only = {"spec": {"tls": {"enabled": True, "only": True}}}
+    assert endpoint(defaultCluster=only)["tlsConfig"] == {
+        "ca": {"configMap": {"name": "default-ca", "key": "ca.crt"}},
+        "serverName": "default-metrics.here.svc.cluster.local",
+    }
+    others = {"enabled": "auto", "tlsConfig": {"serverName": "mine"}}
+    assert endpoint(metrics={"serviceMonitor": others})["tlsConfig"] == {"serverName": "mine"}
+
+
 def test_a_default_cluster_with_authentication_needs_an_operator_that_may_store_keys(helm: Helm) -> None:
     spec = {"authentication": {"enabled": True}}
     [made] = of_kind(helm.template(defaultCluster={"spec": spec}, authentication={"enabled": True}), "BrokerCluster")

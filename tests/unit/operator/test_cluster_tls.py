@@ -98,6 +98,7 @@ def test_ports_with_tls_are_beside_those_without() -> None:
     ports = {each["name"]: each["containerPort"] for each in container_of(everything)["ports"]}
     assert ports == {"pulsar": 6650, "http": 8080, "pulsar-ssl": 6651, "https": 8443, "metrics": 8081}
     assert allowed(everything) == [6650, 8080, 6651, 8443, 8081]
+    assert "heliograph.dev/scheme" not in everything["Service main-metrics"]["metadata"]["labels"]
     config = config_of(everything)
     assert (config.tls_cert, config.tls_key) == ("/etc/heliograph/tls/tls.crt", "/etc/heliograph/tls/tls.key")
     assert not config.tls_only
@@ -114,6 +115,7 @@ def test_with_only_tls_there_is_no_other_way_in() -> None:
     assert port_names(everything)["main"] == port_names(everything)["main-brokers"] == ["pulsar-ssl"]
     assert port_names(everything)["main-admin"] == ["https"]
     assert allowed(everything) == [6651, 8443, 8081]
+    assert everything["Service main-metrics"]["metadata"]["labels"]["heliograph.dev/scheme"] == "https"
     assert config_of(everything).tls_only
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         get = container_of(everything)[probe]["httpGet"]
@@ -172,6 +174,10 @@ def test_addresses_are_those_of_the_ports_that_are_open() -> None:
     only = endpoints(where, SITE, OpenPorts(plain=False, encrypted=True))
     assert only["broker"] == only["brokerTls"] == both["brokerTls"]
     assert only["http"] == only["https"] == f"https://main-admin.{DOMAIN}:8443"
+    assert (both["metrics"], only["metrics"]) == (
+        f"http://main-metrics.{DOMAIN}:8081/metrics",
+        f"https://main-metrics.{DOMAIN}:8081/metrics",
+    )
     assert admin_urls(where, SITE) == (both["http"], both["https"])
 
 
