@@ -192,7 +192,7 @@ def test_a_proxy_that_is_withdrawn_ends_though_its_client_has_another_method(tmp
 
 
 def test_nothing_is_decompressed_for_anybody(closed: BrokerProcess, signer: Signer) -> None:
-    """What is no gzip would be found out by whoever decompresses it, and would end the connection."""
+    """Bytes that are no gzip would end the connection if anything tried to decompress them."""
     known = f"Authorization: Bearer {signer.token(ADMIN)}\r\n"
     for credentials, status in (("", b"401"), (known, b"415")):
         head = f"PUT /admin/v2/tenants/packed HTTP/1.1\r\nHost: x\r\n{credentials}Content-Encoding: gzip\r\n"

@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from .handshake_turns import Turn
 
-#: What is read of a client before the turn of its handshake: a greeting has less.
+#: Bytes that are read of a client before the turn of its handshake: a greeting has less.
 _FIRST_BYTES: Final = 4096
 
 #: Makes the protocol of a connection; it is given the transport below TLS, None without TLS.

@@ -3,8 +3,8 @@
 It says who (role, method of authentication, proxy), what (method, path, the parameters that the operation knows), from
 where, and how it was answered. Never the body, never a parameter that the operation does not know: both may be secret.
 
-What was refused for a missing right, and so has changed nothing, is logged for each role and for unknown clients a few
-times in a while, and counted beyond: anybody can cause it as often as they want. Everything else is logged always.
+Requests that were refused for a missing right, and so have changed nothing, are logged for each role and for unknown
+clients a few times in a while, and counted beyond: anybody can send as many as they want. All others are logged always.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the HTTP library logs about requests: a flood of malformed ones does not fill the log, and none is shown there.
+"""The logger of the HTTP library: a flood of malformed requests does not fill the log, and none is shown there.
 
 The library would log each with a traceback and with bytes of the request, which may be the beginning of a token.
 """
