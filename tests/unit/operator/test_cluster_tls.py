@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -364,14 +365,14 @@ def test_a_spec_that_would_lock_out_everybody_is_refused(tls: dict[str, Any], fi
 
 
 def test_the_examples_have_the_names_that_clients_verify() -> None:
-    examples = Path(__file__).parents[3] / "examples" / "tls"
-    documents = {each.stem: list(yaml.safe_load_all(each.read_text("utf-8"))) for each in examples.glob("*.yaml")}
-    [own] = documents["operator"]
-    assert BrokerCluster.model_validate(own).spec.tls.enabled
-    certificate, cluster = documents["cert-manager"]
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text("utf-8")
+    section = page.partition("### On Kubernetes\n")[2].partition("\n## ")[0]
+    own, given = (list(yaml.safe_load_all(each)) for each in re.findall("```yaml\n(.*?)```", section, re.DOTALL))
+    assert BrokerCluster.model_validate(own[0]).spec.tls.enabled
+    certificate, cluster = given
     assert BrokerCluster.model_validate(cluster).spec.tls.secret_name == certificate["spec"]["secretName"]
     name, namespace = cluster["metadata"]["name"], cluster["metadata"]["namespace"]
     issued = Authority().issue(hosts=certificate["spec"]["dnsNames"])
     server = read_server({"tls.crt": issued.certificate.decode(), "tls.key": issued.key.decode()})
     assert missing_names(server, verified_names(name, namespace, "cluster.local", ())) == ()
-    assert server.is_for(f"{name}-admin.{namespace}.svc.cluster.local")
+    assert all(server.is_for(f"{each}.{namespace}.svc.cluster.local") for each in (f"{name}-admin", f"{name}-metrics"))
