@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from heliograph_broker.clock import VirtualClock
+from heliograph_broker.clock import VirtualClock, monotonic_ms
 from heliograph_broker.server.connection import Connection
 from heliograph_broker.server.listener import Listener
 from heliograph_broker.server.session import Session
@@ -50,8 +51,17 @@ class VirtualLoop:
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> _Handle:
         handle = _Handle(callback, args)
-        heapq.heappush(self._timers, (self._clock.now_ms() + round(delay_s * 1000), next(self._order), handle))
+        heapq.heappush(self._timers, (self._now_ms() + round(delay_s * 1000), next(self._order), handle))
         return handle
+
+    def create_task(self, work: Coroutine[Any, Any, object]) -> None:
+        """Do work that has to wait for nothing."""
+        with contextlib.suppress(StopIteration):
+            raise AssertionError(f"it waits for {work.send(None)}")
+
+    def _now_ms(self) -> int:
+        """Timers do not follow a wall clock that is set."""
+        return monotonic_ms(self._clock)
 
     @property
     def timers(self) -> int:
@@ -61,7 +71,7 @@ class VirtualLoop:
     def run(self) -> None:
         """Run what is ready and what becomes ready by it."""
         while True:
-            while self._timers and self._timers[0][0] <= self._clock.now_ms():
+            while self._timers and self._timers[0][0] <= self._now_ms():
                 self._ready.append(heapq.heappop(self._timers)[2])
             if not self._ready:
                 return
@@ -69,12 +79,12 @@ class VirtualLoop:
 
     def advance(self, ms: int) -> None:
         """Let time pass, each timer at its own moment."""
-        end = self._clock.now_ms() + ms
+        end = self._now_ms() + ms
         self.run()
         while self._timers and self._timers[0][0] <= end:
-            self._clock.advance_ms(self._timers[0][0] - self._clock.now_ms())
+            self._clock.advance_ms(self._timers[0][0] - self._now_ms())
             self.run()
-        self._clock.advance_ms(end - self._clock.now_ms())
+        self._clock.advance_ms(end - self._now_ms())
 
 
 class FarSide:

@@ -63,6 +63,8 @@ class CredentialCheck:
             if not connection.connected or not connection.alive:
                 continue
             if not self._is_over(session.known_identity, now_ms):
+                # A wall clock that was set back made them good again: should they end once more, the time begins anew.
+                session.overdue = False
                 continue
             if session.overdue:
                 end_expired(session)
