@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 
-from scripts.tiers import Budget, Outcome, Part, Request, WrongUsage, parse, plan
+from scripts.kubernetes.use import in_use
+from scripts.tiers import ALONE, Budget, Outcome, Part, Request, WrongUsage, parse, plan
 
 ROOT = Path(__file__).resolve().parents[1]
 USAGE = """\
@@ -30,8 +32,16 @@ HELIOGRAPH_BUILD_WITHIN_S=SECONDS is how long the build of Kubernetes may take (
 SKIPPED = "HELIOGRAPH_TESTS_SKIPPED"
 #: Says to tests that a Kubernetes is possible here, so that those that find none fail and are not skipped.
 CHECKED = "HELIOGRAPH_CLUSTER_CHECKED"
+#: Identifies the run: its parts use the same images.
+RUN = "HELIOGRAPH_TESTS_RUN"
 BUILD_LOG = Path(".cache/kubernetes-build.log")
 BUILD = "nice -n 19 scripts/cluster build && nice -n 19 scripts/build-image --base"
+#: Is there when that has succeeded.
+BUILT = Path(".cache/kubernetes-build.done")
+#: Afterwards, the images that tests of these tiers need. The tests make them again, of layers that are there then, and
+#: say what is wrong with one.
+IMAGES = {"operator": ("broker",), "e2e": ("operator", "broker", "client", "spark")}
+MAKE_IMAGES = "for target in {}; do nice -n 19 scripts/build-image $target || break; done"
 #: The exit codes of the build for what a machine cannot have or cannot fetch.
 NOT_TO_BE_HAD = (3, 4)
 
@@ -104,32 +114,35 @@ class Children:
 
 
 class KubernetesBuild:
-    """Builds what a Kubernetes needs with the time that tests leave."""
+    """Builds what a Kubernetes needs with the time that tests leave, and then the images that tests run on it."""
 
-    def __init__(self, within_s: int) -> None:
+    def __init__(self, within_s: int, tiers: Sequence[str]) -> None:
         self._within_s = within_s
         self._time = Budget(None)
+        images = dict.fromkeys(image for tier in tiers for image in IMAGES.get(tier, ()))
+        script = f"{BUILD} && touch {BUILT} && {MAKE_IMAGES.format(' '.join(images))}"
         BUILD_LOG.parent.mkdir(exist_ok=True)
+        BUILT.unlink(missing_ok=True)
         with BUILD_LOG.open("wb") as log:
             # A session of its own: all of it is found again when it must end.
             self._process = subprocess.Popen(
-                ["bash", "-c", BUILD], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                ["bash", "-c", script], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
     def wait(self, interrupted: Callable[[], bool]) -> tuple[int, str]:
-        """Wait for its end, at most until the run has to end.
+        """Wait until a Kubernetes can be brought up, at most until the run has to end; images may still be made.
 
         Returns the exit code that it gives the run, and why there is no Kubernetes, if there is none.
         """
-        while self._process.poll() is None:
+        while self._process.poll() is None and not BUILT.exists():
             if interrupted() or self._time.elapsed_s() >= self._within_s:
                 self.end()
                 return 0, f"what it needs was not built in {self._time.elapsed_s()} s"
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(1)
-        code = self._process.returncode
-        if code == 0:
+        if BUILT.exists():
             return 0, ""
+        code = self._process.returncode
         lines = BUILD_LOG.read_text(errors="replace").splitlines()
         output = [line for line in lines if line.startswith("scripts/")]
         if code in NOT_TO_BE_HAD and output:
@@ -138,7 +151,7 @@ class KubernetesBuild:
         return code, f"what it needs could not be built, see {BUILD_LOG}"
 
     def end(self) -> None:
-        """End it with everything it has started, if it is still under way."""
+        """End it with everything it has started, if it is still under way: layers that are made stay."""
         if self._process.poll() is None:
             subprocess.run(["pkill", "-s", str(self._process.pid)], check=False)
             self._process.wait()
@@ -187,7 +200,7 @@ class TestRun:
                 self._no_kubernetes = (check.stdout + check.stderr).strip()
             else:
                 os.environ[CHECKED] = "1"
-                self._build = KubernetesBuild(self._build_within_s)
+                self._build = KubernetesBuild(self._build_within_s, self._request.tiers)
         if "integration" in self._request.tiers:
             # The tests that need them say so if they cannot be had.
             self._children.run("scripts/java-tools")
@@ -197,11 +210,14 @@ class TestRun:
             missing = Part(tuple(tier for tier in ("operator", "e2e") if tier in self._request.tiers))
             self._outcome.leave_out(missing, self._no_kubernetes)
         awaited = self._build is None
-        for part in parts:
-            if not awaited and (part.after_build or part.on_kubernetes) and not self._children.signalled:
-                awaited = True
-                self._await_build()
-            self._run_part(part)
+        # One cluster and its images serve all parts on it.
+        os.environ[RUN] = uuid.uuid4().hex
+        with nullcontext() if self._build is None else in_use():
+            for part in parts:
+                if not awaited and (part.after_build or part.on_kubernetes) and not self._children.signalled:
+                    awaited = True
+                    self._await_build()
+                self._run_part(part)
 
     def _await_build(self) -> None:
         assert self._build is not None
@@ -227,6 +243,9 @@ class TestRun:
             if code:
                 self._outcome.add(code)
                 return
+        if self._build is not None and (part.marker == ALONE or part.on_kubernetes):
+            # Nothing runs beside what measures itself, and tests that need an image do not wait for one made slowly.
+            self._build.end()
         self._outcome.add(self._children.run(*pytest_command(part, self._request.arguments)))
         if "spark" in part.tiers:
             self._name_what_spark_needs()

@@ -17,6 +17,15 @@ ARCHIVES_S = 450
 SPARK_S = 1800
 
 
+#: The tests that measure the process they start.
+ALONE = "alone"
+#: What divides the tests on a Kubernetes: those beside which others may run, those that have the whole cluster, and the
+#: archives.
+BESIDE_OTHERS = "not whole_cluster and not spark_image"
+WHOLE_CLUSTER = "whole_cluster and not spark_image"
+ARCHIVES = "spark_image"
+
+
 class WrongUsage(Exception):
     """The arguments name no tier that there is."""
 
@@ -64,8 +73,9 @@ def plan(request: Request, *, building: bool) -> list[Part]:
     Processes share the tests unless there are arguments for pytest: with those, people expect one process, its order
     and its output. The tests marked ``alone`` measure the process they start, so nothing runs beside them. Where what
     a Kubernetes needs is ``building``, they wait for its end, and so does ``unit``, whose tests of the chart use the
-    helm that is built; the other tiers, and Spark's, run meanwhile. Processes share ``operator``: operators of single
-    Kubernetes namespaces run side by side, but not ``e2e``, whose releases serve the whole cluster.
+    helm that is built; the other tiers, and Spark's, run meanwhile. Processes share ``operator``, whose operators of
+    single Kubernetes namespaces run side by side, and the tests of ``e2e`` that have a namespace of their own, too. The
+    others of ``e2e``, marked ``whole_cluster``, install releases that serve every namespace: they run one by one.
     """
     tiers, shared = request.tiers, not request.arguments
 
@@ -80,17 +90,17 @@ def plan(request: Request, *, building: bool) -> list[Part]:
         # The tests that wait longest come first: a worker that gets one of them as the last keeps the others waiting.
         return (
             part("faults", "integration", "simulation", "property", "unit", marker="not alone", shared=True)
-            + part("integration", "faults", marker="alone")
+            + part("integration", "faults", marker=ALONE)
             + spark
         )
     return (
         part("faults", "integration", "simulation", "property", marker="not alone", shared=shared)
         + spark
         + part("unit", shared=shared, after_build=True)
-        + part("integration", "faults", marker="alone", after_build=True)
-        + part("operator", on_kubernetes=True, shared=shared, needs_s=OPERATOR_S)
-        + part("e2e", marker="not spark_image", on_kubernetes=True, needs_s=E2E_S)
-        + part("e2e", marker="spark_image", on_kubernetes=True, needs_s=ARCHIVES_S)
+        + part("integration", "faults", marker=ALONE, after_build=True)
+        + part("e2e", "operator", marker=BESIDE_OTHERS, on_kubernetes=True, shared=shared, needs_s=OPERATOR_S)
+        + part("e2e", marker=WHOLE_CLUSTER, on_kubernetes=True, needs_s=E2E_S)
+        + part("e2e", marker=ARCHIVES, on_kubernetes=True, needs_s=ARCHIVES_S)
     )
 
 
@@ -131,9 +141,11 @@ class Outcome:
 
     def leave_out(self, part: Part, why: str) -> None:
         """Name a part that is not run."""
-        if part.marker == "spark_image":
+        if part.marker == ARCHIVES:
             self.notes.append(f"not run: archives on a Kubernetes ({why})")
-        elif part.marker == "alone":
+        elif part.marker == WHOLE_CLUSTER:
+            self.notes.append(f"not run: the tests of e2e that have the whole Kubernetes ({why})")
+        elif part.marker == ALONE:
             self.notes.append(f"not run: the tests of {' and '.join(part.tiers)} that are marked alone ({why})")
         else:
             self.notes += [_not_run(tier, why) for tier in part.tiers]

@@ -14,6 +14,8 @@ from .guide import Shell, script
 from .release import NAMESPACE, remove
 from .waiting import uid
 
+pytestmark = pytest.mark.whole_cluster
+
 GUIDE = "docs/recovery.md"
 
 

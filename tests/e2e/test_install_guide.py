@@ -15,6 +15,8 @@ from .guide import Shell, commands, script
 from .release import NAMESPACE, remove
 from .waiting import uid, wait_ready
 
+pytestmark = pytest.mark.whole_cluster
+
 GUIDE = "docs/install.md"
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.tier_run import CHECKED
+from scripts.kubernetes import use
+from scripts.tier_run import CHECKED, RUN
 
 from .cluster import PROJECT, SCRIPT, Cluster
 
@@ -44,23 +45,12 @@ def cluster() -> Iterator[Cluster]:
         if CHECKED in os.environ:
             pytest.fail(f"{why}; scripts/cluster check found nothing missing when the run began")
         pytest.skip(why)
-    state = Path(os.environ.get("HELIOGRAPH_CLUSTER_DIR", PROJECT / ".cache" / "cluster"))
-    state.parent.mkdir(parents=True, exist_ok=True)
-    # Sessions share a cluster, each with a shared lock; the session that gets the lock alone is the last.
-    with (state.parent / f"{state.name}.used").open("w") as used:
-        fcntl.flock(used, fcntl.LOCK_SH)
-        ours = state / "by-tests"
+    with use.in_use():
         if subprocess.run([SCRIPT, "status"], capture_output=True, check=False).returncode != 0:
             done = subprocess.run([SCRIPT, "up"], capture_output=True, text=True, timeout=UP_WITHIN_S, check=False)
             assert done.returncode == 0, f"scripts/cluster up:\n{done.stderr}{done.stdout}"
-            ours.touch()
+            use.made_by_tests(use.state_directory()).touch()
         yield Cluster()
-        try:
-            fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        if ours.exists() and not os.environ.get("HELIOGRAPH_KEEP_CLUSTER"):
-            subprocess.run([SCRIPT, "down"], capture_output=True, timeout=120, check=True)
 
 
 @contextmanager
@@ -83,8 +73,8 @@ class Images:
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._cluster = cluster
         self._directory = directory
-        # The processes that share the tests of one run share what they built.
-        run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+        # The parts of one run, and the processes that share the tests of a part, share what they built.
+        run = os.environ.get(RUN) or os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
         self._loaded = cluster.state / "images" / run
 
     def __getitem__(self, target: str) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from scripts.tiers import (
+    ARCHIVES,
     ARCHIVES_S,
+    BESIDE_OTHERS,
     DEFAULT,
     E2E_S,
     OPERATOR_S,
     SPARK_S,
     TIERS,
+    WHOLE_CLUSTER,
     Budget,
     Outcome,
     Part,
@@ -82,9 +85,9 @@ def test_beside_a_build_runs_what_needs_it_not_and_measures_nothing() -> None:
     assert [(part.tiers, part.marker) for part in after] == [
         (("unit",), ""),
         (("integration", "faults"), "alone"),
-        (("operator",), ""),
-        (("e2e",), "not spark_image"),
-        (("e2e",), "spark_image"),
+        (("e2e", "operator"), BESIDE_OTHERS),
+        (("e2e",), WHOLE_CLUSTER),
+        (("e2e",), ARCHIVES),
     ]
     assert [part.needs_s for part in after] == [0, 0, OPERATOR_S, E2E_S, ARCHIVES_S]
     assert [part.on_kubernetes for part in after] == [False, False, True, True, True]
@@ -113,8 +116,8 @@ def test_every_test_of_a_tier_is_in_exactly_one_part(
         "simulation": [[""], ["not alone"]],
         "integration": [[""], ["not alone", "alone"]],
         "faults": [[""], ["not alone", "alone"]],
-        "operator": [[""]] if building else [[]],
-        "e2e": [["not spark_image", "spark_image"]] if building else [[]],
+        "operator": [[BESIDE_OTHERS]] if building else [[]],
+        "e2e": [[BESIDE_OTHERS, WHOLE_CLUSTER, ARCHIVES]] if building else [[]],
         "spark": [[""]],
     }
     assert all(markers[tier] in whole[tier] for tier in tiers), markers
@@ -145,12 +148,14 @@ def test_what_was_not_asked_for_is_named_with_how_to_ask() -> None:
 
 def test_each_tier_of_a_part_that_is_left_out_is_named() -> None:
     outcome = Outcome(EVERYTHING)
-    outcome.leave_out(Part(("operator", "e2e"), "not spark_image"), "no root")
-    outcome.leave_out(Part(("e2e",), "spark_image"), "no time")
+    outcome.leave_out(Part(("operator", "e2e"), BESIDE_OTHERS), "no root")
+    outcome.leave_out(Part(("e2e",), WHOLE_CLUSTER), "too late")
+    outcome.leave_out(Part(("e2e",), ARCHIVES), "no time")
     outcome.leave_out(Part(("integration", "faults"), "alone"), "ended by SIGINT")
     assert outcome.notes == [
         "tier not run: operator (no root)",
         "tier not run: e2e (no root)",
+        "not run: the tests of e2e that have the whole Kubernetes (too late)",
         "not run: archives on a Kubernetes (no time)",
         "not run: the tests of integration and faults that are marked alone (ended by SIGINT)",
     ]

@@ -61,3 +61,11 @@ def installation(cluster: Cluster, images: Images, tmp_path_factory: pytest.Temp
 def _diagnosis(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     add_diagnosis(request.node, cluster, NAMESPACE)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The installation's operator serves all Kubernetes namespaces."""
+    for item in items:
+        if "installation" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.whole_cluster)
