@@ -54,12 +54,12 @@ def with_token(broker: BrokerProcess, token: str | Callable[[], str]) -> pulsar.
     return connect(broker.service_url, authentication=pulsar.AuthenticationToken(token), operation_timeout_seconds=20)
 
 
-def refusal_of_connect(broker: BrokerProcess, **fields: Any) -> str:
-    """Return the reason for which a CONNECT is refused with an AuthenticationError; the connection ends."""
+def refusal_of_connect(broker: BrokerProcess, code: int = wire.AuthenticationError, **fields: Any) -> str:
+    """Return the reason for which a CONNECT is refused with an error; the connection ends."""
     with WireClient(broker.service_url, connect=False) as client:
         client.send(Type.CONNECT, client_version="test", protocol_version=21, **fields)
         error = client.expect(Type.ERROR).body
-        assert error.error == wire.AuthenticationError
+        assert error.error == code
         with pytest.raises(ConnectionEndedError):
             client.expect(Type.CONNECTED)
         return str(error.message)
@@ -234,10 +234,11 @@ def test_a_response_that_nobody_asked_for_is_a_protocol_error(closed: BrokerProc
 
 def test_a_proxy_speaks_for_others_and_never_for_itself(closed: BrokerProcess, signer: Signer, topic: str) -> None:
     gate = of_token(signer.token("gate"))
-    assert "a proxy names the role that it speaks for" in refusal_of_connect(closed, **gate)
-    assert "a proxy names the role that it speaks for" in refusal_of_connect(closed, **gate, original_principal="gate")
-    liar = of_token(signer.token("somebody"))
-    assert refusal_of_connect(closed, **liar, original_principal=ADMIN) == "only a proxy may speak for another role"
+    for principal in ({}, {"original_principal": "gate"}):
+        reason = refusal_of_connect(closed, wire.AuthorizationError, **gate, **principal)
+        assert "a proxy names the role that it speaks for" in reason
+    liar = of_token(signer.token("somebody")) | {"original_principal": ADMIN}
+    assert refusal_of_connect(closed, wire.AuthorizationError, **liar) == "only a proxy may speak for another role"
     grant(closed, signer, topic, "gate", "produce")
     with WireClient(closed.service_url, connect=False) as client:
         client.send(Type.CONNECT, client_version="test", protocol_version=21, original_principal="behind", **gate)
@@ -266,6 +267,7 @@ def test_a_proxy_may_send_the_credentials_of_its_client(closed: BrokerProcess, s
         client.expect(Type.CONNECTED)
     assert "not that of the original credentials" in refusal_of_connect(
         closed,
+        wire.AuthorizationError,
         **gate,
         original_principal=ADMIN,
         original_auth_data=signer.token("behind"),

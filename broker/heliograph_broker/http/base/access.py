@@ -114,6 +114,11 @@ def tenant_of_path(request: web.Request) -> Resource:
     return on_tenant(tenant_of(request))
 
 
+def namespace_of_path(request: web.Request) -> Resource:
+    """Return the namespace of the path, though the path names a topic, too."""
+    return on_namespace(namespace_of(request))
+
+
 def every_subscription_of_path(request: web.Request) -> Resource:
     """Return all subscriptions of the topic or namespace of the path, together."""
     if "topic" in request.match_info:

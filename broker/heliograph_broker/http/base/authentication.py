@@ -10,7 +10,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from heliograph_broker.security.authentication.provider import Credentials, Unauthenticated
+from heliograph_broker.security.authentication.provider import Credentials, MayNotSpeak, Unauthenticated
 from heliograph_broker.security.identity import Identity
 from heliograph_broker.security.security import Security
 
@@ -25,7 +25,7 @@ _SCHEMES: Final = {"bearer": "token", "basic": "basic"}
 
 
 def authentication(security: Security) -> Middleware:
-    """Return a middleware that refuses false credentials with 401.
+    """Return a middleware that refuses false credentials with 401, and who may not speak for another with 403.
 
     A request without any goes on without an identity: whether it may is the question of authorization.
     """
@@ -44,6 +44,8 @@ def authentication(security: Security) -> Middleware:
             identity = await identity_of(request)
         except Unauthenticated as error:
             security.failures.note(request.remote or "", error.detail)
+            if isinstance(error, MayNotSpeak):
+                return refusal(403, str(error))
             return unauthenticated(str(error))
         if identity is not None:
             request[IDENTITY] = identity

@@ -67,7 +67,7 @@ async def create_namespace(request: web.Request) -> web.Response:
 @operation(
     "Get the bundles of a namespace: ranges of the hashes of its topics' names.",
     answers={200: BundlesDocument},
-    needs=Need.ADMIN,
+    needs=Need.LOOKUP,
 )
 async def get_bundles(request: web.Request) -> web.Response:
     return as_json(bundles_document(request.app[BROKER].directory.namespace(namespace_of(request))))

@@ -83,7 +83,7 @@ async def list_topics(request: web.Request) -> web.Response:
     return as_json(topics)
 
 
-@operation("List the non-persistent topics of a bundle.", answers={200: list[str]}, needs=Need.ADMIN)
+@operation("List the non-persistent topics of a bundle.", answers={200: list[str]}, needs=Need.LOOKUP)
 async def list_of_bundle(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     namespace, bundle = namespace_of(request), request.match_info["bundle"]

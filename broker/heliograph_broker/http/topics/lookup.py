@@ -8,6 +8,7 @@ from heliograph_api.values.listeners import ServiceUrls
 from heliograph_api.values.names import InvalidName
 from msgspec import UNSET, UnsetType
 
+from heliograph_broker.http.base.access import namespace_of_path
 from heliograph_broker.http.base.bundles import bundle_of
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, as_json, as_text, topic_of
 from heliograph_broker.http.base.operations import Parameter, operation
@@ -65,7 +66,12 @@ async def lookup(request: web.Request) -> web.Response:
     )
 
 
-@operation("Get the bundle of a topic: the hash range of its name.", answers={200: str}, needs=Need.ADMIN)
+@operation(
+    "Get the bundle of a topic: the hash range of its name.",
+    answers={200: str},
+    needs=Need.LOOKUP,
+    on=namespace_of_path,
+)
 async def bundle(request: web.Request) -> web.Response:
     name = topic_of(request)
     return as_text(bundle_of(name, request.app[BROKER].directory.namespace(name.namespace_name)))

@@ -10,7 +10,7 @@ import msgspec
 
 from heliograph_broker.security.identity import Identity
 
-from .provider import Credentials, KeyFetches, Provider, Unauthenticated
+from .provider import Credentials, KeyFetches, MayNotSpeak, Provider, Unauthenticated
 
 #: The methods that Heliograph has; a broker may have fewer of them switched on.
 METHODS: Final = ("token", "tls", "basic")
@@ -93,11 +93,12 @@ class Authenticator:
     ) -> Identity:
         """Return the identity that a client speaks for: of a proxy, ``principal`` or the owner of ``credentials``.
 
-        Raises :class:`Unauthenticated` if a proxy names nobody or a proxy, and if somebody else names another role.
+        Raises :class:`MayNotSpeak` if a proxy names nobody or a proxy, and if somebody else names another role;
+        :class:`Unauthenticated` if the credentials are not good.
         """
         if identity.role not in self._proxies:
             if principal not in ("", identity.role):
-                raise Unauthenticated(
+                raise MayNotSpeak(
                     "only a proxy may speak for another role",
                     f"role {identity.role!r} named an original principal and is not one of the proxies",
                 )
@@ -106,9 +107,9 @@ class Authenticator:
         if credentials is not None:
             original = await self.authenticate(method, credentials)
             if principal not in ("", original.role):
-                raise Unauthenticated("the original principal is not that of the original credentials")
+                raise MayNotSpeak("the original principal is not that of the original credentials")
         if not original.role or original.role in self._proxies:
-            raise Unauthenticated("a proxy names the role that it speaks for, which is not a proxy's")
+            raise MayNotSpeak("a proxy names the role that it speaks for, which is not a proxy's")
         return msgspec.structs.replace(
             original,
             via=identity.role,

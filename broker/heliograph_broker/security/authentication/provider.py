@@ -21,6 +21,10 @@ class Unauthenticated(Exception):
         self.detail = detail or reason
 
 
+class MayNotSpeak(Unauthenticated):
+    """The client is known, but may not speak for the role that it names, or is a proxy and names none."""
+
+
 class ProviderUnusable(ValueError):
     """A way to authenticate cannot be switched on: ``str(error)`` names the setting that is wrong, and no secret."""
 

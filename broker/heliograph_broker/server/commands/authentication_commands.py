@@ -18,7 +18,7 @@ from heliograph_api.protocol.frames import FrameError
 from heliograph_api.tables import readable_time
 
 from heliograph_broker.security.authentication.authenticator import Authenticator, earlier
-from heliograph_broker.security.authentication.provider import Credentials, Unauthenticated
+from heliograph_broker.security.authentication.provider import Credentials, MayNotSpeak, Unauthenticated
 from heliograph_broker.security.identity import Identity
 from heliograph_broker.server.session import Session
 
@@ -138,7 +138,7 @@ def _verify(session: Session, found: Awaitable[Identity], accepted: Callable[[Id
             identity = await found
         except Unauthenticated as error:
             session.security.failures.note(connection.host, error.detail)
-            _refuse(session, str(error))
+            _refuse(session, str(error), known=isinstance(error, MayNotSpeak))
             return
         except Exception:
             log.exception("authentication failed by a defect", client=connection.address)
@@ -151,8 +151,10 @@ def _verify(session: Session, found: Awaitable[Identity], accepted: Callable[[Id
     session.verifying = connection.listener.loop.create_task(verify())
 
 
-def _refuse(session: Session, reason: str) -> None:
+def _refuse(session: Session, reason: str, *, known: bool = False) -> None:
+    """End the connection of a client that is not authenticated, or is ``known`` and speaks for others than it may."""
     if session.connection.alive:
-        session.output.send_error(NO_REQUEST, wire.AuthenticationError, reason)
+        code = wire.AuthorizationError if known else wire.AuthenticationError
+        session.output.send_error(NO_REQUEST, code, reason)
         # Until CONNECT is accepted it is in the log of failures, which a flood does not fill.
         session.connection.close(f"not authenticated: {reason}", logged=not session.connection.connected)
