@@ -7,7 +7,8 @@ is for load), the pipeline's own (:mod:`.entry_reading`), :mod:`.rest` and the :
 what no broker asks by a :mod:`.fake_broker`. Keys and tokens of other tools are in :mod:`.token_specimens`, those of
 tests' own clients in :mod:`.tokens`, an identity provider in :mod:`.oidc_issuer`, certificates in
 :mod:`.certificates`. Tests wait for a state with :mod:`.polling`. Streams of frames are read in parts by
-:mod:`.frame_streams`. Programs that a command runs are stood in for by :mod:`.programs`. What the pipeline stores
+:mod:`.frame_streams`. Every command and route as every kind of client, here and of Apache Pulsar, is in
+:mod:`.rights_matrix`. Programs that a command runs are stood in for by :mod:`.programs`. What the pipeline stores
 elsewhere is in :mod:`.s3_server` and :mod:`.rest_catalog`.
 
 The policy model (``tests/property/test_policy_model.py``) compares the core with an oracle, step by step. Its parts,
