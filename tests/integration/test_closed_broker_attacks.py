@@ -70,7 +70,9 @@ def test_a_right_that_is_lost_before_the_body_has_arrived_allows_nothing(
         else:
             _expired(closed, token)
         client.sendall(body[3:])
-        assert client.recv(1000).split()[1] == status
+        answer = client.recv(1000)
+        assert answer.split()[1] == status
+        assert (b"\r\nWWW-Authenticate: Bearer\r\n" in answer) == (status == b"401")
     assert ask(f"{closed.http_url}{path}/permissions", signer.token(ADMIN)).body == {}
 
 

@@ -23,9 +23,9 @@ from heliograph_broker.security.authorization.needs import (
     on_topic,
 )
 
-from .authentication import IDENTITY, unauthenticated
+from .authentication import IDENTITY
 from .context import BROKER, namespace_of, tenant_of, topic_of
-from .errors import ApiError
+from .errors import ApiError, refusal
 from .operations import operation_of
 
 AUTHORIZER: Final[web.AppKey[Authorizer]] = web.AppKey("authorizer", Authorizer)
@@ -74,7 +74,7 @@ async def authorized(request: web.Request, handler: Handler) -> web.StreamRespon
         need = Need.IDENTITY
     if need is not Need.NOTHING and IDENTITY not in request:
         # Before the path is read, whose errors would be an answer, too.
-        return unauthenticated(_UNAUTHENTICATED)
+        return refusal(401, _UNAUTHENTICATED)
     on = NOWHERE if need in _ON_NOTHING else ((described is not None and described.on) or of_path)(request)
     require(request, need, on)
     if need is not Need.NOTHING and request.can_read_body:

@@ -44,21 +44,12 @@ def authentication(security: Security) -> Middleware:
             identity = await identity_of(request)
         except Unauthenticated as error:
             security.failures.note(request.remote or "", error.detail)
-            if isinstance(error, MayNotSpeak):
-                return refusal(403, str(error))
-            return unauthenticated(str(error))
+            return refusal(403 if isinstance(error, MayNotSpeak) else 401, str(error))
         if identity is not None:
             request[IDENTITY] = identity
         return await handler(request)
 
     return authenticate
-
-
-def unauthenticated(reason: str) -> web.Response:
-    """Return the answer to a client that has not shown who it is."""
-    answer = refusal(401, reason)
-    answer.headers["WWW-Authenticate"] = "Bearer"
-    return answer
 
 
 def _shown(request: web.Request) -> tuple[str, Credentials]:

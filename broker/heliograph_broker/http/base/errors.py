@@ -25,8 +25,10 @@ class ApiError(Exception):
 
 
 def refusal(status: int, reason: str) -> web.Response:
-    """Return Pulsar's error document."""
-    return web.Response(status=status, body=msgspec.json.encode({"reason": reason}), content_type="application/json")
+    """Return Pulsar's error document; a refusal for want of credentials asks for some, as HTTP requires."""
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    body = msgspec.json.encode({"reason": reason})
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
 
 
 @web.middleware
