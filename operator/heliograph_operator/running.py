@@ -20,6 +20,7 @@ from .act.owned_watch import OwnedWatch
 from .act.resource_memory import ResourceMemories
 from .act.watch import Watcher, kopf_settings, register
 from .act.work_queue import WorkQueue
+from .archive.archive_identity import ArchiveIdentity
 from .archive.archive_reconciler import ArchiveReconciler
 from .backup.backup_reconciler import BackupReconciler
 from .backup.schedule_reconciler import ScheduleReconciler
@@ -190,7 +191,8 @@ class Operator:
         settings = self._settings
         clusters = ClusterReconciler(self._site, self._brokers, self._keys, self._certificates)
         archives = ArchiveReconciler(
-            ArchiveSite(settings.archive_image, settings.archive_service_account, fixed_user=settings.fixed_user)
+            ArchiveSite(settings.archive_image, settings.archive_service_account, fixed_user=settings.fixed_user),
+            ArchiveIdentity(self._brokers, self._tokens),
         )
         policies = PolicyReconciler(self._brokers, archives, self._roles)
         users = UserReconciler(self._brokers, self._tokens, self._roles, self._trust)

@@ -21,6 +21,8 @@ WILDCARD: Final = "*"
 """Ends the name of a topic that stands for all topics that begin so."""
 
 Actions = dict[str, list[str]]
+RESERVED: Final = "heliograph:"
+"""Begins the roles of the operator and of other programs of Heliograph. Their grants are the operator's to keep."""
 #: Tells the roles whose grants belong to somebody else.
 IsOthers = Callable[[str], bool]
 
@@ -58,7 +60,7 @@ def keep_grants(policies: Policies, grants: AuthPolicies) -> None:
 
 def with_stated(found: Mapping[str, list[str]], stated: Mapping[str, list[str]], is_others: IsOthers) -> Actions:
     """Return the actions by role where some are stated: these, and those of the roles of others as they are."""
-    kept = {role: actions for role, actions in found.items() if is_others(role)}
+    kept = {role: actions for role, actions in found.items() if role.startswith(RESERVED) or is_others(role)}
     wanted = {role: _same(found.get(role), actions) for role, actions in stated.items() if not is_others(role)}
     return kept | wanted
 
@@ -94,7 +96,8 @@ def with_topic_grants(found: AuthPolicies, topic: str, roles: Actions) -> AuthPo
 
 
 def _with_roles(found: Sequence[str], stated: Sequence[str], is_others: IsOthers) -> list[str]:
-    wanted = [role for role in found if is_others(role)] + [role for role in stated if not is_others(role)]
+    kept = [role for role in found if role.startswith(RESERVED) or is_others(role)]
+    wanted = kept + [role for role in stated if not is_others(role)]
     return _same(list(found), wanted)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
+from heliograph_api.policies.grants import RESERVED
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.quoting import quoted
 
@@ -14,10 +15,14 @@ from .cel import DURATION, InSchema, Rule
 from .fields import Duration, Model, Unique
 
 MAX_ROLE: Final = 253
-#: Begins the roles of the operator and of others that are part of Heliograph.
-RESERVED: Final = "heliograph:"
 OPERATOR_ROLE: Final = "heliograph:operator"
 """The role of the operator, a superuser of each BrokerCluster with authentication."""
+METRICS_ROLE: Final = "heliograph:metrics"
+"""The role of Prometheus, which may read metrics and nothing else."""
+BACKUP_ROLE: Final = "heliograph:backup"
+"""The role of the Jobs of Backups, which may fetch backups and nothing else."""
+ARCHIVE_ROLES: Final = "heliograph:archive/"
+"""Begins the roles of archives, each of which may consume its topic and nothing else."""
 
 _MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 24 * 60 * _MINUTE_MS

@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from heliograph_api.policies.grants import Actions, AuthPolicies
+from heliograph_api.policies.grants import RESERVED, Actions, AuthPolicies
 from heliograph_api.values.names import check_local
 from heliograph_api.values.quoting import quoted
 
-from .authentication_spec import MAX_ROLE, RESERVED
+from .authentication_spec import MAX_ROLE
 from .cel import InSchema, Rule
 from .fields import UNFIT, Contradiction, Model, SubscriptionText, Unique
 

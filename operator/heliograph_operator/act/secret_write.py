@@ -15,8 +15,8 @@ from .resource import Resource
 
 #: What helps an operator that may not use Secrets.
 _VALID: Final = (
-    "valid: authentication.enabled in the operator's chart (for TLS tls.enabled), with this name if"
-    " authentication.secrets (tls.secrets) has any"
+    "valid: authentication.enabled in the operator's chart, with this Kubernetes namespace in authentication.namespaces"
+    " (for TLS tls.enabled), and with this name if authentication.secrets (tls.secrets) has any"
 )
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import structlog
+from heliograph_api.admin.admin_client import AdminRefused
 from heliograph_api.resources.archive_spec import SUBSCRIPTION, ArchiveSpec
 from heliograph_api.resources.model import Topic
 
@@ -42,6 +43,7 @@ from heliograph_operator.objects.ownership import conflict
 from heliograph_operator.objects.targets import Target, claim_of
 
 from .archive_deletion import find_cron_job
+from .archive_identity import ArchiveIdentity
 
 #: Begins the URL of brokers without ports without TLS.
 _ENCRYPTED: Final = "pulsar+ssl://"
@@ -67,8 +69,9 @@ class ArchiveReport:
 class ArchiveReconciler:
     """Reconciles the archives of Topics."""
 
-    def __init__(self, site: ArchiveSite) -> None:
+    def __init__(self, site: ArchiveSite, identity: ArchiveIdentity) -> None:
         self._site = site
+        self._identity = identity
 
     async def check(self, context: Context, resource: Resource) -> Verdict | None:
         """Delete the CronJob of a Topic that may not have one; return the condition of an archive that is refused.
@@ -93,7 +96,10 @@ class ArchiveReconciler:
     async def reconcile(
         self, context: Context, resource: Resource, spec: ArchiveSpec | None, target: Target
     ) -> ArchiveReport:
-        """Apply the CronJob of an archive that :meth:`check` did not refuse; return what to report."""
+        """Apply the CronJob of an archive that :meth:`check` did not refuse; return what to report.
+
+        Raises AdminUnreachable if the brokers have to grant it something, and do not answer.
+        """
         # The consent may have been withdrawn since, and the Topic is queued for that.
         refused = resource.memory.archive_refused or _refusal(context, resource)
         if refused is not None:
@@ -109,18 +115,22 @@ class ArchiveReconciler:
             return _refused(resource, error.reason, str(error))
         except KubeRefused as error:
             return _refused(resource, refusal_reason(error), str(error))
+        except AdminRefused as error:
+            return _refused(resource, Reason.REFUSED, f"the grant of the archive's role: {error.reason}")
         return ArchiveReport(archive_fields(_status(resource), runs), archive_verdict(spec, runs))
 
     async def _apply(self, context: Context, resource: Resource, spec: ArchiveSpec, target: Target) -> None:
         cluster = context.cache.get(target.cluster) or {}
         endpoints = (cluster.get("status") or {}).get("endpoints") or {}
-        source = Source(target.name, str(endpoints.get("broker", "")), str(endpoints.get("http", "")))
-        if source.service_url.startswith(_ENCRYPTED):
+        url = str(endpoints.get("broker", ""))
+        if url.startswith(_ENCRYPTED):
             message = (
                 f"{target.cluster} has no ports without TLS, which archives use; valid: spec.tls.only: false there,"
                 " with spec.networkPolicy.clients for who may use them"
             )
             raise ObjectRefused(Reason.ARCHIVE_NOT_ALLOWED, message)
+        secret = await self._identity.keep(context, resource, target.name, cluster)
+        source = Source(target.name, url, str(endpoints.get("http", "")), secret)
         wanted = cron_job(spec, resource.body, source, self._site, consent_of(cluster).jobs)
         was_refused = condition(resource.status, ARCHIVED).get("reason") in _KNOWN
         existed = "archive" in resource.status and not was_refused
@@ -138,7 +148,10 @@ class ArchiveReconciler:
         propagation = "Foreground" if resource.deleted else "Background"
         await context.kube.delete(CRON_JOB, namespace, name, propagation=propagation)
         if resource.deleted:
+            # Its grants end with the topic.
             return
+        claim = claim_of(context.cache, resource.body)
+        await self._identity.revoke(resource, context.cache.get(claim.cluster) if claim is not None else None)
         why = f"CronJob {name} was deleted with its runs: {refused.message}; " if refused is not None else ""
         message = (
             f"{why}no more runs are started; subscription {SUBSCRIPTION} keeps its unacknowledged messages: unsubscribe"

@@ -9,6 +9,7 @@ from typing import Any, Final
 import structlog
 from heliograph_api.resources.model import Backup, BrokerCluster
 
+from heliograph_operator.act.broker_tokens import needs_token
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.finalizers import hold
 from heliograph_operator.act.object_apply import (
@@ -32,6 +33,7 @@ from heliograph_operator.decide.backup_state import (
     waiting_text,
 )
 from heliograph_operator.decide.job_runs import ends_of, failure_of, run_of
+from heliograph_operator.decide.program_tokens import backup_token
 from heliograph_operator.decide.stateful_set import Site, as_selector
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import READY, Reason, Truth, condition, ready, timestamp
@@ -122,7 +124,8 @@ class BackupReconciler:
             return await self._say(context, resource, Reason.BACKUP_WAITING, waiting_text(first))
         authorities = str((found.status.get("tls") or {}).get("authorities") or "")
         pods = backup_pods(cluster, self._site, authorities)
-        wanted = push_job(model.spec, resource.body, pods, url, found.uid)
+        secret = backup_token(cluster_key.name).secret if needs_token(found.body) else ""
+        wanted = push_job(model.spec, resource.body, pods, url, found.uid, secret)
         async with self._beginning:
             # The cache may not have another one yet, nor that it has begun.
             backups = await context.kube.list(BACKUP, key.namespace)

@@ -1,4 +1,4 @@
-"""Stores and rotates the keys of BrokerClusters with authentication; gives the current one to those that sign."""
+"""Stores and rotates the keys of BrokerClusters with authentication, and the tokens of programs that they need."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from heliograph_api.resources.model import BrokerCluster
 from heliograph_operator.act.broker_tokens import BrokerTokens, needs_token
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.object_apply import ObjectRefused
+from heliograph_operator.act.program_secrets import keep_program_token
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.secret_write import find_secret, orphan_secret, write_secret
+from heliograph_operator.decide.program_tokens import backup_token, metrics_token
 from heliograph_operator.decide.signed_tokens import signer_of
 from heliograph_operator.decide.stateful_set import metadata
 from heliograph_operator.decide.token_keys import (
@@ -87,6 +89,16 @@ class ClusterKeys:
         elif plan.due is not None:
             until_s = max((plan.due - self._now()).total_seconds() + 0.1, 1.0)
         self._check_s[resource.key] = min(until_s, CHECK_S)
+
+    async def keep_programs(self, context: Context, resource: Resource, cluster: BrokerCluster, url: str) -> None:
+        """Keep the tokens of the programs that are clients of the brokers; ``url`` is the brokers' for clients.
+
+        Raises :class:`ObjectRefused`, or :class:`.client.KubeError` if a Secret could not be written.
+        """
+        signer = self._tokens.signer(resource.key)
+        if cluster.spec.authentication.enabled and signer is not None:
+            for program in (metrics_token(resource.key.name), backup_token(resource.key.name)):
+                await keep_program_token(context, resource, program, url, signer, self._now())
 
     def before_check(self, key: Key, outcome: Outcome) -> Outcome:
         """Return the outcome of a reconcile, with an earlier one if the keys have to be looked at before."""

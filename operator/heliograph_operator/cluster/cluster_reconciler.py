@@ -246,6 +246,8 @@ class ClusterReconciler:
         changed += applied.changed
         changed += await remove_all(context, resource, unwanted(cluster, resource.body))
         changed += await remove_listeners(context, resource, cluster, services)
+        # Last: brokers do not need them.
+        await self._keys.keep_programs(context, resource, cluster, urls["broker"])
         if changed:
             await context.events.emit(resource.body, "Applied", ", ".join(changed), repeat=True)
         return _Applied(volumes, applied.pending, services, certificate)

@@ -13,6 +13,7 @@ from heliograph_api.values.durations import format_duration
 
 from heliograph_operator.objects.kinds import API_VERSION, GROUP, Body, Kind
 
+from .program_tokens import TOKEN_FILE, executors_token, token_mount, token_volume
 from .stateful_set import CONTAINER_SECURITY, Manifest, pod_security
 
 CRON_JOB: Final = Kind("CronJob", "cronjobs", "batch/v1")
@@ -29,6 +30,11 @@ CLIENT_LABELS: Final = {"app.kubernetes.io/name": "heliograph-archive"}
 OF: Final = f"{GROUP}/archive"
 CONTAINER: Final = "archive"
 RESULT: Final = "/dev/termination-log"
+#: Options of the data source by which it shows its token, read from the file each time.
+_CREDENTIALS: Final = {
+    "pulsar.client.authPluginClassName": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+    "pulsar.client.authParams": f"file://{TOKEN_FILE}",
+}
 #: The templates for pods of executors, files of the image: with its user, and with the one that is assigned.
 _EXECUTOR_POD: Final = "/opt/heliograph/executor-pod.yaml"
 _EXECUTOR_POD_ASSIGNED_USER: Final = "/opt/heliograph/executor-pod-assigned-user.yaml"
@@ -50,11 +56,13 @@ class ArchiveSite:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The source of the messages: the topic's full name, and the URLs of its broker."""
+    """The source of the messages: the topic's full name, and how its broker is reached."""
 
     topic: str
     service_url: str
     admin_url: str
+    #: The Secret with the token that runs show to the broker; empty: they need none.
+    token_secret: str = ""
 
 
 def cron_job_name(topic: str) -> str:
@@ -107,6 +115,8 @@ def _pod(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite, jobs:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     if spec.volume_claim_ref is not None:
         volumes.append({"name": "archive", "persistentVolumeClaim": {"claimName": spec.volume_claim_ref.name}})
+    if source.token_secret:
+        volumes.append(token_volume(source.token_secret))
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         # The pod needs no access to the API server unless an account is configured for it.
@@ -129,9 +139,11 @@ def _pod(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite, jobs:
 
 
 def _container(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite, jobs: ArchiveJobsSpec) -> Manifest:
-    mounts = [{"name": "tmp", "mountPath": "/tmp"}]
+    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]
     if spec.volume_claim_ref is not None:
         mounts.append({"name": "archive", "mountPath": MOUNT})
+    if source.token_secret:
+        mounts.append(token_mount())
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": spec.image or site.image,
@@ -171,12 +183,16 @@ def _arguments(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite,
         options["--merge-to"] = str(spec.merge_to)
     if spec.keep is not None:
         options["--keep"] = format_duration(spec.keep)
-    conf = (_executors(spec, body, site, jobs) if spec.master.startswith("k8s:") else {}) | spec.conf
+    conf = (_executors(spec, body, source, site, jobs) if spec.master.startswith("k8s:") else {}) | spec.conf
     given = [f"{option}={value}" for option, value in options.items()]
+    if source.token_secret:
+        given += [f"--option={name}={value}" for name, value in _CREDENTIALS.items()]
     return ["archive", *given, *(f"--conf={name}={value}" for name, value in conf.items())]
 
 
-def _executors(spec: ArchiveSpec, body: Body, site: ArchiveSite, jobs: ArchiveJobsSpec) -> dict[str, str]:
+def _executors(
+    spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite, jobs: ArchiveJobsSpec
+) -> dict[str, str]:
     """Return the Spark configuration for executors that connect to the job's pod and are deleted with it."""
     conf = {
         "spark.kubernetes.namespace": body["metadata"]["namespace"],
@@ -195,4 +211,6 @@ def _executors(spec: ArchiveSpec, body: Body, site: ArchiveSite, jobs: ArchiveJo
         volume = "spark.kubernetes.executor.volumes.persistentVolumeClaim.archive"
         conf[f"{volume}.options.claimName"] = spec.volume_claim_ref.name
         conf[f"{volume}.mount.path"] = MOUNT
+    if source.token_secret:
+        conf |= executors_token(source.token_secret)
     return conf

@@ -13,6 +13,7 @@ from heliograph_operator.objects.kinds import API_VERSION, BACKUP, GROUP, Body
 
 from .archive_cron_job import JOB
 from .backup_store import RESULT, StoreAccess, store_access
+from .program_tokens import TOKEN_FILE, token_mount, token_volume
 from .server_certificate import AUTHORITIES
 from .stateful_set import CONTAINER_SECURITY, Manifest, Site, pod_security
 
@@ -96,8 +97,13 @@ def delete_job_name(backup: str) -> str:
     return f"{backup}-backup-delete"
 
 
-def push_job(spec: BackupSpec, body: Body, pods: BackupPods, http_url: str, source: str) -> Manifest:
-    """Return the Job that makes a Backup of the broker at ``http_url``; ``source`` names it in the store."""
+def push_job(
+    spec: BackupSpec, body: Body, pods: BackupPods, http_url: str, source: str, token_secret: str = ""
+) -> Manifest:
+    """Return the Job that makes a Backup of the broker at ``http_url``; ``source`` names it in the store.
+
+    ``token_secret`` is the Secret with the token that it shows to the broker; empty: it needs none.
+    """
     access = store_access(spec.destination)
     arguments = ["push", access.url, stored_name(body), "--http-url", http_url, "--source", source]
     # A pod may end after the upload and before the Job knows of it.
@@ -109,7 +115,8 @@ def push_job(spec: BackupSpec, body: Body, pods: BackupPods, http_url: str, sour
         arguments += ["--verify", f"{_SCRATCH}/restored"]
     name = push_job_name(body["metadata"]["name"])
     # It stays until its end is recorded, see EXPIRING.
-    return _job(name, body, pods, access, arguments, more, {"activeDeadlineSeconds": spec.active_deadline_seconds})
+    job = _job(name, body, pods, access, arguments, more, {"activeDeadlineSeconds": spec.active_deadline_seconds})
+    return _with_token(job, token_secret) if token_secret else job
 
 
 def delete_job(destination: BackupDestination, body: Body, pods: BackupPods) -> Manifest:
@@ -119,6 +126,15 @@ def delete_job(destination: BackupDestination, body: Body, pods: BackupPods) -> 
     # If its end is not seen, another one finds nothing to delete.
     times = {"activeDeadlineSeconds": _DELETION_S, "ttlSecondsAfterFinished": _KEPT_S}
     return _job(delete_job_name(body["metadata"]["name"]), body, pods, access, arguments, (), times)
+
+
+def _with_token(job: Manifest, secret: str) -> Manifest:
+    pod = job["spec"]["template"]["spec"]
+    pod["volumes"].append(token_volume(secret))
+    [container] = pod["containers"]
+    container["volumeMounts"].append(token_mount())
+    container["env"].append({"name": "HELIOGRAPH_TOKEN_FILE", "value": TOKEN_FILE})
+    return job
 
 
 def _job(

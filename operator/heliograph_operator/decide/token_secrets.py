@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any, Final
 
-from heliograph_api.resources.authentication_spec import OPERATOR_ROLE
+from heliograph_api.resources.authentication_spec import BACKUP_ROLE, METRICS_ROLE, OPERATOR_ROLE
 from heliograph_api.resources.model import BrokerCluster
 
 from heliograph_operator.objects.kinds import Body, Kind
@@ -50,10 +50,16 @@ def authentication_settings(cluster: BrokerCluster) -> dict[str, Any]:
     config, stated = cluster.spec.config, cluster.spec.authentication
     if not stated.enabled:
         return {} if config.get("auth") or "insecure" in config else {"insecure": True}
+
+    def with_config(setting: str, *first: str) -> str:
+        return _joined(*first, *str(config.get(setting, "")).split(","))
+
     return {
-        "auth": _joined("token", *str(config.get("auth", "")).split(",")),
+        "auth": with_config("auth", "token"),
         "token_public_key": _joined(f"{KEYS_PATH}/{PUBLIC}", str(config.get("token_public_key", ""))),
-        "superusers": _joined(OPERATOR_ROLE, *stated.superusers, *str(config.get("superusers", "")).split(",")),
+        "superusers": with_config("superusers", OPERATOR_ROLE, *stated.superusers),
+        "monitors": with_config("monitors", METRICS_ROLE),
+        "backups": with_config("backups", BACKUP_ROLE),
     }
 
 

@@ -23,7 +23,8 @@ from .signed_tokens import Issued, Signer
 
 #: The type of a Secret in the layout of service bindings, by which programs find it.
 SECRET_TYPE: Final = "servicebinding.io/pulsar"
-_TOKEN: Final = "token"
+#: The entry with the token.
+TOKEN: Final = "token"
 _SECOND: Final = timedelta(seconds=1)
 
 
@@ -61,10 +62,10 @@ def plan_token(
     if signer is None:
         return TokenPlan(None, None)
     validity = min(timedelta(milliseconds=proof.validity), signer.longest)
-    before = signer.read(found.get(_TOKEN, ""))
+    before = signer.read(found.get(TOKEN, ""))
     due = before.expires - timedelta(milliseconds=proof.rotate_before) if before is not None else now
     if before is not None and before.role == role and now < due and _is_valid_for(before, validity):
-        return TokenPlan(_entries(way, found[_TOKEN]), before, due=due)
+        return TokenPlan(_entries(way, found[TOKEN]), before, due=due)
     token = signer.sign(role, validity, now)
     issued = signer.read(token)
     assert issued is not None
@@ -84,7 +85,7 @@ def _entries(way: Way, token: str) -> dict[str, str]:
         "host": parts.hostname or "",
         "port": str(parts.port or ""),
         "uri": way.url,
-        _TOKEN: token,
+        TOKEN: token,
         **({AUTHORITIES: way.authorities} if way.authorities else {}),
     }
 

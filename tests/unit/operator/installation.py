@@ -36,6 +36,7 @@ from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.resource_memory import ResourceMemories
 from heliograph_operator.act.watch import Watcher
 from heliograph_operator.act.work_queue import WorkQueue
+from heliograph_operator.archive.archive_identity import ArchiveIdentity
 from heliograph_operator.archive.archive_reconciler import ArchiveReconciler
 from heliograph_operator.connection.connection_reconciler import ConnectionReconciler
 from heliograph_operator.decide.archive_cron_job import ArchiveSite
@@ -48,6 +49,7 @@ from heliograph_operator.operator_settings import Settings
 from heliograph_operator.policies.policy_reconciler import PolicyReconciler
 
 from .api_server import ApiServer
+from .cluster_keys import tokens
 
 
 def _users(model: Namespace | Topic) -> IsOthers:
@@ -253,8 +255,8 @@ class Operator:
         cache, queue = ResourceCache(), WorkQueue[Key]()
         self.watcher = Watcher(cache, queue)
         self.context = Context(settings, self._server, cache, ResourceMemories(), queue, Events(self._server, "test"))
-        archives = ArchiveReconciler(ArchiveSite("image"))
         self.sessions = sessions or OneBroker(installation.broker)
+        archives = ArchiveReconciler(ArchiveSite("image"), ArchiveIdentity(self.sessions, tokens()))
         roles = UserRoles()
         cache.listeners.append(roles.seen)
         self._policies = PolicyReconciler(self.sessions, archives, roles)

@@ -12,6 +12,7 @@ from heliograph_api.resources.broker_state import BrokerState, NamespaceState, T
 from heliograph_api.resources.model import KINDS, Topic
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Outcome
+from heliograph_operator.archive.archive_identity import ArchiveIdentity
 from heliograph_operator.archive.archive_reconciler import ArchiveReconciler
 from heliograph_operator.decide.archive_cron_job import ArchiveSite
 from heliograph_operator.objects.conditions import READY, condition
@@ -22,6 +23,7 @@ from heliograph_operator.policies.policy_reconciler import PolicyReconciler
 
 from .api_server import ApiServer, resource_of
 from .bodies import body, cluster, namespace, tenant, topic
+from .cluster_keys import tokens
 
 TOPIC = Key("Topic", "team", "orders")
 NAME = "persistent://shop/payments/orders"
@@ -73,8 +75,9 @@ class World:
         self.server = ApiServer(*bodies)
         self.context = self.server.context()
         self.session = Session()
-        archives = ArchiveReconciler(ArchiveSite("image"))
-        self._reconciler = PolicyReconciler(Sessions(self.session), archives, UserRoles())
+        sessions = Sessions(self.session)
+        archives = ArchiveReconciler(ArchiveSite("image"), ArchiveIdentity(sessions, tokens()))
+        self._reconciler = PolicyReconciler(sessions, archives, UserRoles())
 
     async def reconcile(self, key: Key = TOPIC) -> Outcome:
         return await self._reconciler.reconcile(self.context, resource_of(self.context, key))

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
-from heliograph_api.resources.authentication_spec import RESERVED
+from heliograph_api.policies.grants import RESERVED
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.security.authentication.certificate import CertificateProvider
 from heliograph_broker.security.authentication.provider import Credentials, Unauthenticated

@@ -1,0 +1,42 @@
+"""Keeps the Secrets with the tokens of Heliograph's own programs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from heliograph_operator.decide.program_tokens import ProgramToken, plan_program_token
+from heliograph_operator.decide.signed_tokens import Signer
+from heliograph_operator.decide.stateful_set import metadata
+from heliograph_operator.decide.token_secrets import decoded
+from heliograph_operator.decide.user_tokens import SECRET_TYPE, Way
+
+from .controller import Context
+from .resource import Resource
+from .secret_write import find_secret, write_secret
+
+_LABELS: Final = {
+    "app.kubernetes.io/name": "heliograph",
+    "app.kubernetes.io/component": "credentials",
+    "app.kubernetes.io/managed-by": "heliograph-operator",
+}
+
+
+async def keep_program_token(
+    context: Context,
+    resource: Resource,
+    program: ProgramToken,
+    url: str,
+    signer: Signer | None,
+    now: datetime | None = None,
+) -> None:
+    """Issue a token or renew it, in a Secret that belongs to the resource. Without a signer, nothing changes.
+
+    ``url`` is the brokers' for clients. Raises :class:`.ObjectRefused`, or :class:`.client.KubeError`.
+    """
+    found = await find_secret(context, resource, program.secret)
+    plan = plan_program_token(program, decoded(found), Way(url), signer, now or datetime.now(UTC))
+    if plan.entries is not None:
+        # The name of a Topic may be too long for a label.
+        about = metadata(resource.body, program.secret) | {"labels": _LABELS}
+        await write_secret(context, resource, about, plan.entries, found, SECRET_TYPE)
