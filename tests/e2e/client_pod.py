@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import yaml
 
 from tests.support.cluster import Cluster
 
@@ -32,21 +34,31 @@ spec:
       command: [sleep, infinity]
       securityContext: {readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
 """
+#: The user of a closed BrokerCluster whose token the pod shows.
+USER: Final = "client"
+_TOKEN_PATH: Final = "/etc/heliograph/token"
 
-PUBLISH = """
-import sys, pulsar
+CONNECT = """
+import os, sys, pulsar
+def connect(url):
+    file = os.environ.get("HELIOGRAPH_TOKEN_FILE")
+    shown = {"authentication": pulsar.AuthenticationToken(lambda: open(file).read().strip())} if file else {}
+    return pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/stderr"), **shown)
+"""
+
+PUBLISH = f"""{CONNECT}
 url, topic, *messages = sys.argv[1:]
-client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/stderr"))
+client = connect(url)
 producer = client.create_producer(topic)
 for message in messages:
     producer.send(message.encode())
 client.close()
 """
 
-CONSUME = """
-import json, sys, pulsar
+CONSUME = f"""{CONNECT}
+import json
 url, topic, subscription, count, then = sys.argv[1:]
-client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/stderr"))
+client = connect(url)
 consumer = client.subscribe(topic, subscription, initial_position=pulsar.InitialPosition.Earliest)
 received = []
 for _ in range(int(count)):
@@ -58,10 +70,9 @@ client.close()
 print(json.dumps(received))
 """
 
-FILL = """
-import sys, pulsar
+FILL = f"""{CONNECT}
 url, topic = sys.argv[1:]
-client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/stderr"))
+client = connect(url)
 producer = client.create_producer(topic, batching_enabled=False)
 for sent in range(100_000):
     try:
@@ -73,8 +84,20 @@ client.close()
 """
 
 
+GET = """
+import os, sys, urllib.request
+file = os.environ.get("HELIOGRAPH_TOKEN_FILE")
+headers = {"Authorization": f"Bearer {open(file).read().strip()}"} if file else {}
+request = urllib.request.Request(sys.argv[1], headers=headers)
+print(urllib.request.urlopen(request, timeout=60).read().decode())
+"""
+
+
 class ClientPod:
-    """The pod ``client``; what it does, it does in one topic of the broker at a Service's name."""
+    """The pod ``client``; what it does, it does in one topic of the broker at a Service's name.
+
+    It shows the token of the User ``client`` if it is started with one.
+    """
 
     def __init__(self, cluster: Cluster, namespace: str, url: str, http_url: str = "") -> None:
         self._cluster = cluster
@@ -82,8 +105,14 @@ class ClientPod:
         self.url = url
         self._http_url = http_url
 
-    def start(self, image: str) -> None:
-        self._cluster.apply(POD.replace("IMAGE", image), namespace=self._namespace)
+    def start(self, image: str, *, shows_token: bool = False) -> None:
+        pod = yaml.safe_load(POD.replace("IMAGE", image))
+        if shows_token:
+            [container] = pod["spec"]["containers"]
+            container["env"] = [{"name": "HELIOGRAPH_TOKEN_FILE", "value": f"{_TOKEN_PATH}/token"}]
+            container["volumeMounts"] = [{"name": "token", "mountPath": _TOKEN_PATH}]
+            pod["spec"]["volumes"] = [{"name": "token", "secret": {"secretName": f"{USER}-token"}}]
+        self._cluster.apply(pod, namespace=self._namespace)
         self._cluster.wait_until_ready(self._namespace, "client")
 
     def _exec(self, *command: str, timeout_s: float = 300) -> str:
@@ -95,8 +124,7 @@ class ClientPod:
 
     def metrics(self) -> str:
         """The broker's metrics."""
-        get = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
-        return self._exec("python", "-c", get, f"{self._http_url}/metrics")
+        return self._exec("python", "-c", GET, f"{self._http_url}/metrics")
 
     def subscribe(self, topic: str, subscription: str) -> None:
         """Messages without a subscription are not kept."""

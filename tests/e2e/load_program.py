@@ -7,9 +7,11 @@ Arguments: service URL, topic, subscription, messages a second. Each line on sta
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -17,6 +19,13 @@ import pulsar
 #: Time (s) that receipted messages have to come after the last was published.
 RECEIVED_WITHIN_S = 180.0
 PAYLOAD = b"." * 1000
+#: File with the token that is shown to the broker; empty: none is.
+TOKEN_FILE = os.environ.get("HELIOGRAPH_TOKEN_FILE", "")
+
+
+def token() -> str:
+    """Return the token as it is now: the operator renews it."""
+    return Path(TOKEN_FILE).read_text(encoding="utf-8").strip()
 
 
 class Load:
@@ -24,7 +33,8 @@ class Load:
 
     def __init__(self, url: str, topic: str, subscription: str, rate: float) -> None:
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/stderr")
-        self._client = pulsar.Client(url, logger=logger)
+        shown = {"authentication": pulsar.AuthenticationToken(token)} if TOKEN_FILE else {}
+        self._client = pulsar.Client(url, logger=logger, **shown)
         self._consumer = self._client.subscribe(
             topic, subscription, consumer_type=pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=1000
         )

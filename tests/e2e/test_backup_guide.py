@@ -50,5 +50,7 @@ def test_a_message_comes_back_after_everything_was_deleted(cluster: Cluster, ima
     # Nothing is restored a second time.
     shell.run(f"kubectl delete pod default-0 -n {NAMESPACE}")
     shell.run(f"kubectl wait -n {NAMESPACE} --for=condition=Ready --timeout=5m brokercluster/default")
-    backlog = f"kubectl exec -n {NAMESPACE} default-0 -c broker -- heliograph topics stats orders"
+    token = f"kubectl get secret client-token -n {NAMESPACE} -o jsonpath={{.data.token}} | base64 -d"
+    stats = "HELIOGRAPH_TOKEN_FILE=/dev/stdin heliograph topics stats orders"
+    backlog = f"{token} | kubectl exec -i -n {NAMESPACE} default-0 -c broker -- sh -c '{stats}'"
     assert "audit" in shell.run(backlog)

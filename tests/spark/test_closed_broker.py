@@ -12,6 +12,7 @@ import hmac
 import json
 import os
 import re
+import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 import pulsar
 import pytest
@@ -240,6 +243,28 @@ def test_without_it_each_ends_with_an_error_that_names_the_credentials_and_nothi
     assert spark.read.parquet(str(tmp_path / "stream" / "rows")).count() == 2
     assert run_archive(spark, right, topic, tmp_path / "archive") == 1
     assert archived(spark, tmp_path / "archive", topic) == [b"1", b"2"]
+
+
+@pytest.mark.skipif(ON_PULSAR, reason="the operator gives archives of Heliograph's brokers this role")
+def test_a_role_that_may_consume_the_topic_archives_it(
+    spark: SparkSession, guarded: Guarded, admin: pulsar.Client, tmp_path: Path
+) -> None:
+    topic, role = fresh_name(), "heliograph:archive/team/orders"
+    publish(admin, topic, [b"1", b"2"])
+    where = f"/admin/v2/persistent/public/default/{topic}/permissions/{quote(role, safe='')}"
+    headers = {"Authorization": f"Bearer {guarded.token('admin')}", "Content-Type": "application/json"}
+    request = Request(guarded.http_url + where, b'["consume"]', headers, method="POST")
+    trusted = ssl.create_default_context(cafile=str(guarded.directory / "own.pem"))
+    with urlopen(request, context=trusted, timeout=30):
+        pass
+    (guarded.directory / "archive.token").write_text(guarded.token(role))
+    shown = {"pulsar.client.authPluginClassName": PLUGIN}
+    shown["pulsar.client.authParams"] = f"file://{guarded.directory}/archive.token"
+    broker = Broker(guarded.service_url, guarded.http_url, guarded.reached_by | shown)
+    assert run_archive(spark, broker, topic, tmp_path / "archive") == 2
+    publish(admin, topic, [b"3"])
+    assert run_archive(spark, broker, topic, tmp_path / "archive") == 1
+    assert archived(spark, tmp_path / "archive", topic) == [b"1", b"2", b"3"]
 
 
 def test_who_may_not_use_a_topic_is_told_so(spark: SparkSession, guarded: Guarded, admin: pulsar.Client) -> None:

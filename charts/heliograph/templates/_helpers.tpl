@@ -48,3 +48,22 @@ readOnlyRootFilesystem: true
 allowPrivilegeEscalation: false
 capabilities: {drop: [ALL]}
 {{- end }}
+
+{{- /* "true" if there is a default BrokerCluster whose clients need credentials of the operator's. */ -}}
+{{- define "heliograph.closed" -}}
+{{- if and .Values.defaultCluster.enabled (dig "authentication" "enabled" false .Values.defaultCluster.spec) -}}true{{- end -}}
+{{- end }}
+
+{{/* How Prometheus verifies the metrics' port of the default BrokerCluster, if that has TLS. */}}
+{{- define "heliograph.metricsTls" -}}
+{{- with .Values.metrics.serviceMonitor.tlsConfig -}}
+tlsConfig: {{- toYaml . | nindent 2 }}
+{{- else }}
+{{- if and .Values.defaultCluster.enabled (dig "tls" "only" false .Values.defaultCluster.spec) -}}
+tlsConfig:
+  ca: {configMap: {name: {{ .Values.defaultCluster.name }}-ca, key: ca.crt}}
+  # Brokers are scraped by their addresses, which no certificate has.
+  serverName: {{ .Values.defaultCluster.name }}-metrics.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -35,18 +35,6 @@
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create, patch, delete]
-{{- if .Values.authentication.enabled }}
-- apiGroups: [""]
-  resources: [secrets]
-  {{- with .Values.authentication.secrets }}
-  resourceNames: {{ toJson . }}
-  {{- end }}
-  verbs: [get, update]
-- apiGroups: [""]
-  resources: [secrets]
-  # What does not exist has no name yet.
-  verbs: [create]
-{{- end }}
 {{- if .Values.tls.enabled }}
 - apiGroups: [""]
   resources: [secrets]
@@ -76,5 +64,19 @@
   verbs: [get]
 - apiGroups: [""]
   resources: [events]
+  verbs: [create]
+{{- end }}
+
+{{- /* For keys and tokens, in fewer Kubernetes namespaces than the rules above. */ -}}
+{{- define "heliograph.secretRules" -}}
+- apiGroups: [""]
+  resources: [secrets]
+  {{- with .Values.authentication.secrets }}
+  resourceNames: {{ toJson . }}
+  {{- end }}
+  verbs: [get, update]
+- apiGroups: [""]
+  resources: [secrets]
+  # What does not exist has no name yet.
   verbs: [create]
 {{- end }}

@@ -52,6 +52,9 @@ OWNED: Final = {
 }
 """The kinds of a cluster's objects, in the order they are applied: a pod needs its account and settings."""
 
+#: Label of the Service of metrics that are for clients with a token only.
+NEEDS_TOKEN: Final = f"{GROUP}/needs-token"
+
 
 def manifests(
     cluster: BrokerCluster,
@@ -77,7 +80,7 @@ def manifests(
         # Before the port leaves the Service for clients, which had it in earlier versions.
         admin_service(cluster, body, ports),
         client_service(cluster, body, ports),
-        metrics_service(body, ports),
+        metrics_service(cluster, body, ports),
         *(
             [network_policy(cluster, body, site, found, restores=restores)]
             if cluster.spec.network_policy.enabled
@@ -133,15 +136,18 @@ def admin_service(cluster: BrokerCluster, body: Body, ports: OpenPorts) -> Manif
     return _service(body, name, "admin", of_http, spec.admin_service_type, spec.admin_service_annotations)
 
 
-def metrics_service(body: Body, ports: OpenPorts) -> Manifest:
+def metrics_service(cluster: BrokerCluster, body: Body, ports: OpenPorts) -> Manifest:
     """Return the headless Service of the metrics, through which each broker is scraped, ready or not.
 
-    Where no port is without TLS, a label tells Prometheus so.
+    Labels tell Prometheus where no port is without TLS, and that brokers want a token, so that those are scraped apart
+    from others.
     """
     of_metrics = [_port("metrics", METRICS_PORT)]
     service = _service(body, f"{_name(body)}-metrics", "metrics", of_metrics, headless=True)
     if not ports.plain:
         service["metadata"]["labels"][SCHEME] = "https"
+    if cluster.spec.authentication.enabled:
+        service["metadata"]["labels"][NEEDS_TOKEN] = "true"
     return service
 
 

@@ -8,14 +8,22 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e.client_pod import ClientPod
+from tests.e2e.client_pod import USER, ClientPod
 from tests.e2e.guide import Shell, commands
 from tests.e2e.release import NAMESPACE, remove
+from tests.e2e.waiting import wait_ready
 from tests.support.cluster import Cluster
 from tests.support.cluster_fixtures import Images, add_diagnosis, only_operator
 
 HOST = "default.heliograph.svc.cluster.local"
 ADMIN_HOST = "default-admin.heliograph.svc.cluster.local"
+#: Its role is a superuser: tests change and delete what resources stand for.
+TESTER = {
+    "apiVersion": "heliograph.dev/v1alpha1",
+    "kind": "User",
+    "metadata": {"name": USER},
+    "spec": {"clusterRef": {"name": "default"}, "authentication": [{"token": {}}]},
+}
 
 
 @dataclass(frozen=True)
@@ -43,12 +51,16 @@ def installation(cluster: Cluster, images: Images, tmp_path_factory: pytest.Temp
             shell = Shell(cluster.environment, directory)
             for command in commands("README.md", "Install on Kubernetes"):
                 shell.run(command)
-            # A Kubernetes that enforces policies lets nobody but the operator use the admin API.
+            # A Kubernetes that enforces policies lets nobody but the operator use the admin API; nor does a closed broker.
             peers = [{"podSelector": {"matchLabels": {"app": "client"}}}]
-            patch = json.dumps({"spec": {"networkPolicy": {"admin": peers}}})
-            cluster.kubectl("patch", "bcl", "default", "-n", NAMESPACE, "--type=merge", "-p", patch)
+            patch = {"networkPolicy": {"admin": peers}, "authentication": {"superusers": [f"{NAMESPACE}/{USER}"]}}
+            changed = json.dumps({"spec": patch})
+            cluster.kubectl("patch", "bcl", "default", "-n", NAMESPACE, "--type=merge", "-p", changed)
+            cluster.apply(TESTER, namespace=NAMESPACE)
+            wait_ready(cluster, NAMESPACE, f"huser/{USER}")
+            wait_ready(cluster, NAMESPACE, "brokercluster/default")
             client = ClientPod(cluster, NAMESPACE, f"pulsar://{HOST}:6650", f"http://{ADMIN_HOST}:8080")
-            client.start(images["client"])
+            client.start(images["client"], shows_token=True)
             yield Installation(cluster, shell, client)
         except AssertionError as error:
             error.add_note(cluster.diagnosis(NAMESPACE))

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import yaml
 from heliograph_api.crds.definitions import DEFINITIONS
-from heliograph_api.resources.model import BrokerCluster
+from heliograph_api.resources.model import BrokerCluster, User
 from heliograph_operator.decide.cluster_objects import OWNED
 from heliograph_operator.decide.cluster_objects import manifests as manifests_of
 from heliograph_operator.decide.network_policy import network_policy
+from heliograph_operator.decide.program_tokens import metrics_token
 from heliograph_operator.decide.stateful_set import Site
 from heliograph_operator.kube.permissions import (
     ARCHIVE_PERMISSIONS,
@@ -97,8 +98,9 @@ def test_the_cluster_role_grants_what_the_operator_needs_and_nothing_else(helm: 
     manifests = helm.template()
     [role] = of_kind(manifests, "ClusterRole")
     assert granted(role) == needed(PERMISSIONS)
-    [leader] = of_kind(manifests, "Role")
+    leader, secrets = of_kind(manifests, "Role")
     assert granted(leader) == needed(LEADER_PERMISSIONS)
+    assert granted(secrets) == needed(AUTHENTICATION_PERMISSIONS)
     for binding in [*of_kind(manifests, "ClusterRoleBinding"), *of_kind(manifests, "RoleBinding")]:
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "main-operator", "namespace": "here"}]
 
@@ -124,15 +126,39 @@ def test_the_operator_reads_no_secrets_but_those_that_are_named(helm: Helm) -> N
     assert (rule["resources"], rule["verbs"]) == (["secrets"], ["get"])
 
 
+def secret_roles(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
+    """Return the roles for keys and tokens by their Kubernetes namespaces."""
+    roles = [*of_kind(manifests, "Role"), *of_kind(manifests, "ClusterRole")]
+    named = [each for each in roles if each["metadata"]["name"].endswith("-secrets")]
+    return {each["metadata"].get("namespace", "*"): each for each in named}
+
+
 def test_the_operator_uses_secrets_for_keys_only_where_that_is_enabled(helm: Helm) -> None:
-    [role] = of_kind(helm.template(authentication={"enabled": True}), "ClusterRole")
-    assert granted(role) == needed((*PERMISSIONS, *AUTHENTICATION_PERMISSIONS))
+    """A cluster-wide right on Secrets would be worth breaking into."""
+    assert secret_roles(helm.template()).keys() == {"here"}
+    several = {"enabled": True, "namespaces": ["here", "shop"]}
+    assert secret_roles(helm.template(authentication=several)).keys() == {"here", "shop"}
+    watched = helm.template(watchNamespaces=["one", "two"])
+    assert secret_roles(watched).keys() == {"one", "two"}
+    assert secret_roles(helm.template(authentication={"namespaces": ["*"]})).keys() == {"*"}
+    refused = helm.refusal(authentication={"namespaces": ["*"]}, watchNamespaces=["one"])
+    assert "authentication.namespaces" in refused
+    for manifests in (watched, helm.template(authentication={"namespaces": ["*"]})):
+        for role in secret_roles(manifests).values():
+            assert granted(role) == needed(AUTHENTICATION_PERMISSIONS)
+            [binding] = [
+                each
+                for each in [*of_kind(manifests, "RoleBinding"), *of_kind(manifests, "ClusterRoleBinding")]
+                if each["roleRef"]["name"] == role["metadata"]["name"]
+                and each["metadata"].get("namespace") == role["metadata"].get("namespace")
+            ]
+            assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "main-operator", "namespace": "here"}]
     names = ["default-token-signing-key", "default-token-keys"]
-    [role] = of_kind(helm.template(authentication={"enabled": True, "secrets": names}), "ClusterRole")
-    rules = {
-        tuple(each["verbs"]): each.get("resourceNames") for each in role["rules"] if "secrets" in each["resources"]
-    }
+    role = secret_roles(helm.template(authentication={"secrets": names}))["here"]
+    rules = {tuple(each["verbs"]): each.get("resourceNames") for each in role["rules"]}
     assert rules == {("get", "update"): names, ("create",): None}
+    off = helm.template(authentication={"enabled": False}, defaultCluster={"spec": OPEN})
+    assert "secrets" not in {resource for role in all_roles(off) for _, resource, _ in granted(role)}
 
 
 def test_the_operator_uses_secrets_for_certificates_only_where_that_is_enabled(helm: Helm) -> None:
@@ -156,36 +182,78 @@ def test_a_default_cluster_with_tls_needs_an_operator_that_may_store_certificate
     [test] = of_kind(manifests, "Pod")
     [container] = test["spec"]["containers"]
     assert {each["name"]: each["value"] for each in container["env"]} == {
+        "HELIOGRAPH_TOKEN_FILE": "/etc/heliograph/token/token",
         "HELIOGRAPH_SERVICE_URL": "pulsar+ssl://default.here.svc.cluster.local:6651",
         "HELIOGRAPH_TLS_CA": "/etc/heliograph/ca/ca.crt",
     }
     assert {"name": "ca", "configMap": {"name": "default-ca"}} in test["spec"]["volumes"]
 
 
-def test_prometheus_verifies_brokers_without_plain_ports(helm: Helm) -> None:
-    def endpoint(**values: Any) -> dict[str, Any]:
-        monitors = of_kind(helm.template(*MONITORING, tls={"enabled": True}, **values), "ServiceMonitor")
-        [found] = [each for each in monitors if each["metadata"]["name"].endswith("-brokers")]
+@pytest.mark.parametrize("closed", [True, False])
+def test_prometheus_verifies_brokers_without_plain_ports(helm: Helm, closed: bool) -> None:
+    def endpoint(tls: dict[str, Any], **values: Any) -> dict[str, Any]:
+        spec = {"tls": tls, "authentication": {"enabled": closed}}
+        rendered = helm.template(*MONITORING, tls={"enabled": True}, defaultCluster={"spec": spec}, **values)
+        name = "-brokers-default" if closed else "-brokers"
+        monitors = of_kind(rendered, "ServiceMonitor")
+        [found] = [each for each in monitors if each["metadata"]["name"].endswith(name)]
         [made] = found["spec"]["endpoints"]
         return dict(made)
 
-    assert "tlsConfig" not in endpoint()
+    plain, only = {"enabled": False}, {"enabled": True, "only": True}
+    assert "tlsConfig" not in endpoint(plain)
     by_label = {"sourceLabels": ["__meta_kubernetes_service_label_heliograph_dev_scheme"], "regex": "https"}
-    assert {**by_label, "targetLabel": "__scheme__", "replacement": "https"} in endpoint()["relabelings"]
-    only = {"spec": {"tls": {"enabled": True, "only": True}}}
-    assert endpoint(defaultCluster=only)["tlsConfig"] == {
+    assert {**by_label, "targetLabel": "__scheme__", "replacement": "https"} in endpoint(plain)["relabelings"]
+    assert endpoint(only)["tlsConfig"] == {
         "ca": {"configMap": {"name": "default-ca", "key": "ca.crt"}},
         "serverName": "default-metrics.here.svc.cluster.local",
     }
     others = {"enabled": "auto", "tlsConfig": {"serverName": "mine"}}
-    assert endpoint(metrics={"serviceMonitor": others})["tlsConfig"] == {"serverName": "mine"}
+    assert endpoint(only, metrics={"serviceMonitor": others})["tlsConfig"] == {"serverName": "mine"}
 
 
-def test_a_default_cluster_with_authentication_needs_an_operator_that_may_store_keys(helm: Helm) -> None:
-    spec = {"authentication": {"enabled": True}}
-    [made] = of_kind(helm.template(defaultCluster={"spec": spec}, authentication={"enabled": True}), "BrokerCluster")
+def all_roles(manifests: Iterable[Manifest]) -> list[Manifest]:
+    return [*of_kind(manifests, "Role"), *of_kind(manifests, "ClusterRole")]
+
+
+OPEN = {"authentication": {"enabled": False}}
+
+
+def test_the_default_cluster_is_closed_and_one_value_opens_it(helm: Helm) -> None:
+    [made] = of_kind(helm.template(), "BrokerCluster")
     assert made["spec"]["authentication"] == {"enabled": True}
-    assert "authentication.enabled" in helm.refusal(defaultCluster={"spec": spec})
+    [opened] = of_kind(helm.template("--set=defaultCluster.spec.authentication.enabled=false"), "BrokerCluster")
+    assert BrokerCluster.model_validate(opened).spec.authentication.enabled is False
+    # Other values of the spec leave it closed.
+    [sized] = of_kind(helm.template(defaultCluster={"spec": {"storage": {"size": "1Gi"}}}), "BrokerCluster")
+    assert sized["spec"]["authentication"] == {"enabled": True}
+
+
+def test_a_closed_default_cluster_needs_an_operator_that_may_store_keys(helm: Helm) -> None:
+    refused = helm.refusal(authentication={"enabled": False})
+    assert "defaultCluster.spec.authentication.enabled" in refused
+    assert "authentication.enabled: true" in refused
+
+
+def test_helm_test_has_a_user_with_rights_on_what_it_uses(helm: Helm) -> None:
+    manifests = helm.template()
+    [user], [pod] = of_kind(manifests, "User"), of_kind(manifests, "Pod")
+    spec = User.model_validate(user).spec
+    [permission] = spec.permissions
+    assert (permission.namespace, permission.topics) == ("public/default", "helm-test-*")
+    assert (set(permission.actions), spec.cluster_ref.name) == ({"produce", "consume"}, "default")
+    # It goes with the test: nobody else is to find the token.
+    assert user["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert "hook-succeeded" in user["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+    weights = [int(each["metadata"]["annotations"].get("helm.sh/hook-weight", 0)) for each in (user, pod)]
+    assert weights[0] < weights[1]
+    [volume] = [each for each in pod["spec"]["volumes"] if each["name"] == "token"]
+    assert volume["secret"]["secretName"] == f"{user['metadata']['name']}-token"
+    [container] = pod["spec"]["containers"]
+    assert "HELIOGRAPH_TOKEN_FILE" in [each["name"] for each in container["env"]]
+    opened = helm.template(defaultCluster={"spec": OPEN})
+    assert of_kind(opened, "User") == []
+    assert "HELIOGRAPH_TOKEN_FILE" not in json.dumps(of_kind(opened, "Pod"))
 
 
 def test_the_operator_may_connect_to_the_brokers_of_connections(helm: Helm) -> None:
@@ -229,7 +297,7 @@ def test_kubernetes_roles_may_read_and_change_every_kind_but_not_its_status(helm
 
 
 def test_the_operator_reads_and_changes_no_lease_but_its_own(helm: Helm) -> None:
-    [leader] = of_kind(helm.template(), "Role")
+    [leader] = [each for each in of_kind(helm.template(), "Role") if each["metadata"]["name"].endswith("-leader")]
     named = {verb: rule.get("resourceNames") for rule in leader["rules"] for verb in rule["verbs"]}
     assert named == {
         verb: ["main-operator"] if permission.own else None
@@ -262,18 +330,40 @@ def test_brokers_let_the_charts_operator_administer_them(helm: Helm) -> None:
     assert peer["podSelector"]["matchLabels"].items() <= labels.items()
 
 
-def test_prometheus_scrapes_the_services_of_the_metrics(helm: Helm) -> None:
-    [monitor] = [
-        each
-        for each in of_kind(helm.template(*MONITORING), "ServiceMonitor")
-        if each["metadata"]["name"].endswith("-brokers")
-    ]
-    body = {"apiVersion": "heliograph.dev/v1alpha1", "kind": "BrokerCluster", "spec": {}}
-    body["metadata"] = {"name": "main", "namespace": "shop", "uid": "1"}
-    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+CLOSED = {"authentication": {"enabled": True}}
+
+
+def scraped(monitor: Manifest, name: str, spec: dict[str, Any]) -> list[Manifest]:
+    """Return the Services of a BrokerCluster that a ServiceMonitor selects."""
+    body = {"apiVersion": "heliograph.dev/v1alpha1", "kind": "BrokerCluster", "spec": spec}
+    body["metadata"] = {"name": name, "namespace": "shop", "uid": "1"}
     services = of_kind(manifests_of(BrokerCluster.model_validate(body), body, Site("broker")), "Service")
-    [found] = [each for each in services if wanted <= each["metadata"]["labels"].items()]
+    selector = monitor["spec"]["selector"]
+    missing = [each["key"] for each in selector.get("matchExpressions", ()) if each["operator"] == "DoesNotExist"]
+    return [
+        each
+        for each in services
+        if selector["matchLabels"].items() <= (labels := each["metadata"]["labels"]).items()
+        and not labels.keys() & missing
+    ]
+
+
+def test_prometheus_scrapes_the_services_of_the_metrics(helm: Helm) -> None:
+    _, monitor, of_default = of_kind(helm.template(*MONITORING), "ServiceMonitor")
+    [found] = scraped(monitor, "main", {})
     assert found["metadata"]["name"] == "main-metrics"
+    # Each that is closed has a token of its own, so that each is scraped by a ServiceMonitor of its own.
+    assert scraped(monitor, "main", CLOSED) == []
+    assert scraped(of_default, "main", CLOSED) == scraped(of_default, "default", {}) == []
+    [closed] = scraped(of_default, "default", CLOSED)
+    assert closed["metadata"]["name"] == "default-metrics"
+    [endpoint] = of_default["spec"]["endpoints"]
+    secret = metrics_token("default").secret
+    assert endpoint["authorization"] == {"type": "Bearer", "credentials": {"name": secret, "key": "token"}}
+    for field in ("namespaceSelector", "matchNames"):
+        assert field not in of_default["spec"]
+    assert of_default["spec"]["targetLabels"] == monitor["spec"]["targetLabels"]
+    assert len(of_kind(helm.template(*MONITORING, defaultCluster={"spec": OPEN}), "ServiceMonitor")) == 2
     # The alert knows the targets by a label of the Service, as Prometheus writes its name.
     assert "heliograph.dev/service" in monitor["spec"]["targetLabels"]
     [rule] = of_kind(helm.template(*MONITORING), "PrometheusRule")
@@ -289,7 +379,9 @@ def test_prometheus_scrapes_the_services_of_the_metrics(helm: Helm) -> None:
 def test_an_operator_of_some_namespaces_has_no_rights_elsewhere(helm: Helm) -> None:
     manifests = helm.template(watchNamespaces=["one", "two"])
     assert of_kind(manifests, "ClusterRole") == []
-    roles = {role["metadata"]["namespace"]: granted(role) for role in of_kind(manifests, "Role")}
+    secrets = secret_roles(manifests).values()
+    others = [role for role in of_kind(manifests, "Role") if role not in secrets]
+    roles = {role["metadata"]["namespace"]: granted(role) for role in others}
     assert roles == {"one": needed(PERMISSIONS), "two": needed(PERMISSIONS), "here": needed(LEADER_PERMISSIONS)}
     [container] = operator_pod(manifests)["spec"]["containers"]
     assert [each for each in container["args"] if "namespace" in each] == ["--namespace=one", "--namespace=two"]
@@ -394,7 +486,7 @@ def test_prometheus_is_told_where_it_is_there(helm: Helm) -> None:
     kinds = ("ServiceMonitor", "PrometheusRule")
     assert [len(of_kind(helm.template(), kind)) for kind in kinds] == [0, 0]
     there = helm.template(*MONITORING)
-    assert [len(of_kind(there, kind)) for kind in kinds] == [2, 1]
+    assert [len(of_kind(there, kind)) for kind in kinds] == [3, 1]
     off = {"serviceMonitor": {"enabled": False}, "prometheusRule": {"enabled": False}}
     assert [len(of_kind(helm.template(*MONITORING, metrics=off), kind)) for kind in kinds] == [0, 0]
 
@@ -456,6 +548,6 @@ def test_values_that_cannot_be_meant_are_refused_by_name(helm: Helm, values: dic
 def test_the_notes_update_definitions_as_the_guide_does() -> None:
     """Helm made them, so that another manager of their fields conflicts with it."""
     notes = (PROJECT / "charts/heliograph/templates/NOTES.txt").read_text("utf-8")
-    [command] = [line.strip() for line in notes.splitlines() if "kubectl apply" in line]
+    [command] = [line.strip() for line in notes.splitlines() if "kubectl apply --server-side" in line]
     assert command == "kubectl apply --server-side --force-conflicts -f charts/heliograph/crds/"
     assert command in (PROJECT / "docs/install.md").read_text("utf-8")

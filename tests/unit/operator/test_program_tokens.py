@@ -1,4 +1,4 @@
-"""Heliograph's own programs on a BrokerCluster with authentication: each has a role, a Secret and a short-lived token."""
+"""Heliograph's own programs on a BrokerCluster with authentication: each has a role and a short-lived token."""
 
 from __future__ import annotations
 
