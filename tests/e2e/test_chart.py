@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from tests.support.cluster import PROJECT, Cluster
-from tests.support.cluster_fixtures import Images
+import pytest
+
+from tests.support.cluster import PROJECT, Cluster, ClusterCommandError
+from tests.support.cluster_fixtures import APP_VERSION, Images
 
 from . import release
+from .client_pod import ClientPod
+from .guide import Shell
 from .waiting import leader, wait_ready
 
 CHART = PROJECT / "charts" / "heliograph"
+PRODUCE = "heliograph produce hello -m x"
 
 
-def values(images: Images, namespace: str, directory: Path) -> Path:
+def values(images: Images, namespace: str, directory: Path, **spec: Any) -> Path:
     """Values for images of this working tree, which no registry has."""
 
     def image(target: str, **more: str) -> dict[str, str]:
@@ -31,11 +37,20 @@ def values(images: Images, namespace: str, directory: Path) -> Path:
         },
         "broker": {"image": image("broker")},
         "test": {"image": image("client", pullPolicy="Never")},
-        "defaultCluster": {"spec": {"imagePullPolicy": "Never", "storage": {"size": "1Gi"}}},
+        "defaultCluster": {"spec": {"imagePullPolicy": "Never", "storage": {"size": "1Gi"}, **spec}},
     }
     file = directory / "values.json"
     file.write_text(json.dumps(content), encoding="utf-8")
     return file
+
+
+def install(cluster: Cluster, namespace: str, settings: str) -> None:
+    """Install the release ``main`` in its Kubernetes namespace, and wait for its broker."""
+    # Definitions that are there stay as they are on an install; those of this tree are wanted.
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
+    here = ("-n", namespace, "--values", settings)
+    cluster.helm("install", "main", str(CHART), *here, "--wait", "--timeout=5m", timeout_s=330)
+    wait_ready(cluster, namespace, "brokercluster/default", within_s=180)
 
 
 def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
@@ -45,13 +60,25 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
     here = ("-n", kube_namespace)
     # Restricted is what the pods are made for: the API server refuses any that is not.
     cluster.kubectl("label", "namespace", kube_namespace, "pod-security.kubernetes.io/enforce=restricted")
-    # Definitions that are there stay as they are on an install; those of this tree are wanted.
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
     rendered = cluster.helm("template", "main", str(CHART), *here, "--values", settings)
     cluster.kubectl("apply", *here, "--dry-run=server", "-f", "-", input=rendered)
 
-    cluster.helm("install", "main", str(CHART), *here, "--values", settings, "--wait", "--timeout=5m", timeout_s=330)
-    wait_ready(cluster, kube_namespace, "brokercluster/default", within_s=180)
+    install(cluster, kube_namespace, settings)
+    # As the notes say: a User, its Secret, a client that shows the token.
+    notes = cluster.helm("get", "notes", "main", *here)
+    first = [line.strip() for line in notes.splitlines() if "client" in line and line.strip().startswith("kubectl")]
+    assert [line.split()[1] for line in first] == ["apply", "wait", "exec"]
+    assert images["client"] == f"heliograph/client:{APP_VERSION}"
+    shell = Shell(cluster.environment, tmp_path)
+    for command in first:
+        shell.run(command)
+    refused = f"kubectl exec -n {kube_namespace} client -- heliograph produce other/than/granted -m x"
+    with pytest.raises(AssertionError, match=r"may not|Authorization"):
+        shell.run(refused)
+    with pytest.raises(AssertionError, match=r"credentials|Authentication|token"):
+        shell.run(f"kubectl exec -n {kube_namespace} client -- env -u HELIOGRAPH_TOKEN_FILE {PRODUCE}")
+    cluster.kubectl("delete", *here, "-f", str(PROJECT / "examples" / "client" / "client.yaml"))
 
     cluster.kubectl("apply", *here, "-f", str(PROJECT / "examples" / "orders.yaml"))
     topics = cluster.kubectl("get", "topics.heliograph.dev", *here, "-o", "name").split()
@@ -60,6 +87,9 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
         wait_ready(cluster, kube_namespace, topic, within_s=180)
 
     cluster.helm("test", "main", *here, "--timeout=3m", timeout_s=200)
+    # The identity of the test goes with it.
+    users = ("get", "users.heliograph.dev,secret/main-test-token", *here, "--ignore-not-found", "-o", "name")
+    cluster.wait_for("its User is gone", lambda: not cluster.kubectl(*users).strip(), namespace=kube_namespace)
 
     holder = leader(cluster, kube_namespace, "main-operator")
     cluster.kubectl("delete", "pod", holder.rpartition("_")[0], *here, "--wait=false")
@@ -91,3 +121,38 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
     assert left == ["serviceaccount/default"]
     # Messages are worth more than a release.
     assert cluster.kubectl("get", "pvc", *here, "-o", "name").split() == ["persistentvolumeclaim/data-default-0"]
+
+
+def test_a_release_without_authentication_is_open_and_an_upgrade_does_not_close_it_without_a_word(
+    cluster: Cluster, images: Images, kube_namespace: str, tmp_path: Path
+) -> None:
+    here = ("-n", kube_namespace)
+    opened = str(values(images, kube_namespace, tmp_path, authentication={"enabled": False}))
+    install(cluster, kube_namespace, opened)
+    cluster.helm("test", "main", *here, "--timeout=3m", timeout_s=200)
+
+    closed = str(values(images, kube_namespace, tmp_path))
+    with pytest.raises(ClusterCommandError, match="BrokerCluster default exists and is open"):
+        cluster.helm("upgrade", "main", str(CHART), *here, "--values", closed)
+    found = cluster.kubectl_json("get", "brokercluster", "default", *here)
+    assert found["spec"]["authentication"]["enabled"] is False
+
+    # Clients without credentials go on, and others show theirs.
+    going_on = ("--set=defaultCluster.spec.config.anonymous_role=before",)
+    going_on += ("--set=defaultCluster.spec.authentication.superusers={before}",)
+    cluster.helm("upgrade", "main", str(CHART), *here, "--values", closed, *going_on)
+    wait_ready(cluster, kube_namespace, "brokercluster/default", within_s=180)
+    client = ClientPod(cluster, kube_namespace, f"pulsar://default.{kube_namespace}.svc.cluster.local:6650")
+    client.start(images["client"])
+    client.publish("persistent://public/default/before", ["without a token"])
+    cluster.helm("test", "main", *here, "--timeout=3m", timeout_s=200)
+
+    # Helm takes the values away again.
+    cluster.helm("upgrade", "main", str(CHART), *here, "--values", closed)
+    wait_ready(cluster, kube_namespace, "brokercluster/default", within_s=180)
+    with pytest.raises(ClusterCommandError, match=r"Authentication|Timeout"):
+        client.publish("persistent://public/default/before", ["without a token"])
+    cluster.helm("test", "main", *here, "--timeout=3m", timeout_s=200)
+    for kind in release.KINDS:
+        cluster.kubectl("delete", kind, *here, "--all", "--timeout=100s")
+    cluster.helm("uninstall", "main", *here, "--wait")

@@ -41,6 +41,8 @@ def test_the_guides_lead_from_nothing_to_a_broker_and_back_to_nothing(cluster: C
     install, *further = commands(GUIDE, "Install on Kubernetes")
     for command in (install, *further):
         shell.run(command)
+    output = "".join(shell.run(command) for command in commands(GUIDE, "A first client"))
+    assert "hello, world" in output
     for heading, expected in (
         ("Images", "image: images.example/operator:"),
         ("Which Kubernetes namespaces are served", "--namespace=shop"),
@@ -58,6 +60,10 @@ def test_the_guides_lead_from_nothing_to_a_broker_and_back_to_nothing(cluster: C
     for command in commands(GUIDE, "Upgrade"):
         shell.run(command)
     wait_ready(cluster, NAMESPACE, "brokercluster/default")
+    going_on, without = commands(GUIDE, "Close a broker that was open")[0], "helm upgrade heliograph charts/heliograph"
+    for command in (going_on, f"{without} -n {NAMESPACE}"):
+        shell.run(command)
+        wait_ready(cluster, NAMESPACE, "brokercluster/default")
 
     *uninstall, remove_finalizers = commands(GUIDE, "Uninstall")
     delete_volumes = uninstall.pop()

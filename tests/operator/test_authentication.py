@@ -47,11 +47,24 @@ def published(brokers: Brokers) -> list[str]:
     return [each["id"] for each in json.loads(base64.b64decode(data["keys.json"]))]
 
 
-def answer(brokers: Brokers, path: str) -> str:
-    """Return the status of an answer of the broker to a client without credentials, from within its pod."""
+def token(brokers: Brokers, secret: str) -> str:
+    """Return the token in a Secret, once it is there."""
+
+    def found() -> str:
+        data = json.loads(brokers.kubectl("get", "secret", secret, "-o", "json"))["data"]
+        return base64.b64decode(data["token"]).decode()
+
+    cluster, namespace = brokers.resources.cluster, brokers.resources.namespace
+    return cluster.wait_for(f"Secret {secret} has a token", found, namespace=namespace)
+
+
+def answer(brokers: Brokers, path: str, shown: str = "", *, port: int = 8080) -> str:
+    """Return the status of an answer of the broker to a client that shows this token, from within its pod."""
+    headers = {"Authorization": f"Bearer {shown}"} if shown else {}
     code = (
         "import urllib.request, urllib.error\n"
-        f"try: print(urllib.request.urlopen('http://127.0.0.1:8080{path}').status)\n"
+        f"request = urllib.request.Request('http://127.0.0.1:{port}{path}', headers={headers})\n"
+        "try: print(urllib.request.urlopen(request).status)\n"
         "except urllib.error.HTTPError as error: print(error.code)"
     )
     resources = brokers.resources
@@ -69,6 +82,19 @@ def test_a_closed_cluster_serves_the_operator_and_nobody_without_credentials(bro
     assert PRIVATE not in pod
 
 
+def test_prometheus_and_backups_have_tokens_that_allow_what_they_do_and_nothing_else(brokers: Brokers) -> None:
+    metrics, backups = token(brokers, "main-metrics-token"), token(brokers, "main-backup-token")
+    for port in (8080, 8081):
+        assert answer(brokers, "/metrics", port=port) == "401"
+        assert answer(brokers, "/metrics", metrics, port=port) == "200"
+        assert answer(brokers, "/metrics", backups, port=port) == "403"
+    assert answer(brokers, "/heliograph/v1/backup", backups) == "200"
+    assert answer(brokers, "/heliograph/v1/backup", metrics) == "403"
+    for shown in (metrics, backups):
+        assert answer(brokers, "/admin/v2/tenants", shown) == "403"
+        assert answer(brokers, "/admin/v2/persistent/public/default", shown) == "403"
+
+
 def test_a_signing_key_that_was_deleted_is_replaced_without_a_restart(brokers: Brokers) -> None:
     [before], pod = published(brokers), brokers.pod_uid()
     brokers.kubectl("delete", "secret", PRIVATE)
@@ -83,5 +109,6 @@ def test_a_signing_key_that_was_deleted_is_replaced_without_a_restart(brokers: B
 def test_the_secrets_go_with_the_brokercluster(brokers: Brokers) -> None:
     brokers.resources.delete("BrokerCluster", "main")
     brokers.resources.wait_gone("BrokerCluster", "main")
-    names = ("get", "secret", PRIVATE, PUBLISHED, "--ignore-not-found", "-o", "name")
+    programs = ("main-metrics-token", "main-backup-token")
+    names = ("get", "secret", PRIVATE, PUBLISHED, *programs, "--ignore-not-found", "-o", "name")
     brokers.wait("its Secrets are gone", lambda: not brokers.kubectl(*names))

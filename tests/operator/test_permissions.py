@@ -65,7 +65,8 @@ def _account(cluster: Cluster, namespace: str, directory: Path) -> dict[str, str
         for each in (*PERMISSIONS, *ARCHIVE_PERMISSIONS, *LEADER_PERMISSIONS)
     ]
     # As the chart does for the names in its values: one that may read its own Secrets only, and one that is named.
-    names = {"resourceNames": ["closed-token-signing-key", "closed-token-keys"]}
+    secrets = ("token-signing-key", "token-keys", "metrics-token", "backup-token")
+    names = {"resourceNames": [f"closed-{each}" for each in secrets]}
     rules += [
         {"apiGroups": [each.group], "resources": [each.resource], "verbs": sorted(each.verbs)}
         | ({} if "create" in each.verbs else names)

@@ -130,14 +130,14 @@ AUTHENTICATION_PERMISSIONS: Final[tuple[Permission, ...]] = (
         "",
         "secrets",
         {
-            "get": "read the keys of a BrokerCluster with authentication, and the token of a User",
+            "get": "read the keys of a BrokerCluster with authentication, and the tokens of Users and programs",
             "update": "rotate keys and tokens, if nobody else changed them meanwhile",
         },
     ),
     Permission("", "secrets", {"create": "create Secrets for keys and tokens"}),
 )
-"""In every watched Kubernetes namespace, for authentication. The installation may name the Secrets of the first; none
-can be listed, watched or deleted."""
+"""In the Kubernetes namespaces that the installation names for authentication. It may name the Secrets of the first,
+too; none can be listed, watched or deleted."""
 
 TLS_PERMISSIONS: Final[tuple[Permission, ...]] = (
     Permission(

@@ -51,7 +51,7 @@ def installation(cluster: Cluster, images: Images, tmp_path_factory: pytest.Temp
             shell = Shell(cluster.environment, directory)
             for command in commands("README.md", "Install on Kubernetes"):
                 shell.run(command)
-            # A Kubernetes that enforces policies lets nobody but the operator use the admin API; nor does a closed broker.
+            # Nobody but the operator may use the admin API: by the broker's grants, and by a policy if it is enforced.
             peers = [{"podSelector": {"matchLabels": {"app": "client"}}}]
             patch = {"networkPolicy": {"admin": peers}, "authentication": {"superusers": [f"{NAMESPACE}/{USER}"]}}
             changed = json.dumps({"spec": patch})
