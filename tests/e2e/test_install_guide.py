@@ -18,6 +18,8 @@ from .waiting import uid, wait_ready
 pytestmark = pytest.mark.whole_cluster
 
 GUIDE = "docs/install.md"
+#: The file that the guide writes.
+ADMIN_TOKEN = Path("/tmp/heliograph-admin.token")
 
 
 @pytest.fixture
@@ -29,6 +31,7 @@ def shell(cluster: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> I
         remove(cluster)
     for target in ("operator", "broker", "client"):
         Path(f"/tmp/{target}.tar").unlink(missing_ok=True)
+    ADMIN_TOKEN.unlink(missing_ok=True)
 
 
 def test_the_guides_lead_from_nothing_to_a_broker_and_back_to_nothing(cluster: Cluster, shell: Shell) -> None:
@@ -43,6 +46,11 @@ def test_the_guides_lead_from_nothing_to_a_broker_and_back_to_nothing(cluster: C
         shell.run(command)
     output = "".join(shell.run(command) for command in commands(GUIDE, "A first client"))
     assert "hello, world" in output
+    shell.run(script(GUIDE, "An administrator"), timeout_s=600)
+    assert ADMIN_TOKEN.stat().st_mode & 0o077 == 0
+    command = "HELIOGRAPH_TOKEN_FILE=/dev/stdin heliograph tenants list"
+    asked = f"kubectl exec -i -n {NAMESPACE} default-0 -c broker -- sh -c '{command}' <{ADMIN_TOKEN}"
+    assert "public" in shell.run(asked)
     for heading, expected in (
         ("Images", "image: images.example/operator:"),
         ("Which Kubernetes namespaces are served", "--namespace=shop"),
