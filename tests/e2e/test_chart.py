@@ -138,8 +138,10 @@ def test_a_release_without_authentication_is_open_and_an_upgrade_does_not_close_
     assert found["spec"]["authentication"]["enabled"] is False
 
     # Clients without credentials go on, and others show theirs.
-    going_on = ("--set=defaultCluster.spec.config.anonymous_role=before",)
-    going_on += ("--set=defaultCluster.spec.authentication.superusers={before}",)
+    going_on = (
+        "--set=defaultCluster.spec.config.anonymous_role=before",
+        "--set=defaultCluster.spec.authentication.superusers={before}",
+    )
     cluster.helm("upgrade", "main", str(CHART), *here, "--values", closed, *going_on)
     wait_ready(cluster, kube_namespace, "brokercluster/default", within_s=180)
     client = ClientPod(cluster, kube_namespace, f"pulsar://default.{kube_namespace}.svc.cluster.local:6650")

@@ -41,15 +41,15 @@ _SETTINGS: dict[str, Any] = {
 class _TaskLoop(VirtualLoop):
     """Also runs coroutines that wait for nothing: keys are read again only after a second, which does not pass here."""
 
-    def create_task(self, coroutine: Coroutine[Any, Any, None]) -> object:
+    def create_task(self, work: Coroutine[Any, Any, object]) -> None:
         def step() -> None:
             try:
-                coroutine.send(None)
+                work.send(None)
             except StopIteration:
                 return
             raise Finding("an authentication waits")
 
-        return self.call_soon(step)
+        self.call_soon(step)
 
 
 class _SecuredServer(VirtualServer):
