@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from tests.integration.client_fixtures import client, topic
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import RunningBroker, fresh_name, rest
+from tests.support.java_tools import BRIEF
 from tests.support.s3_server import Bucket, s3_bucket
 
 __all__ = ["broker", "bucket", "client", "spark", "topic"]
@@ -25,6 +26,8 @@ PIPELINE = Path(__file__).parents[2] / "pipeline"
 #: An S3 server, and Hadoop's client for it, which is on Spark's class path: ``spark.jars`` copies its 0.7 GB.
 S3_TOOLS = Path(__file__).parents[2] / ".cache" / "s3"
 S3_JARS = {"spark.driver.extraClassPath": f"{S3_TOOLS}/jars/*"}
+#: For every Spark that the tests start, in this process or in one of its own: it takes up to twice the time otherwise.
+os.environ["SPARK_SUBMIT_OPTS"] = " ".join([*BRIEF, os.environ.get("SPARK_SUBMIT_OPTS", "")]).strip()
 
 
 @dataclass(frozen=True)

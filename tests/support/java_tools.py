@@ -8,9 +8,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FETCHED = ROOT / ".cache" / "java-tools"
 SOURCES = ROOT / "tests" / "integration" / "java"
-#: What runs is short: compiling it well would take longer than running it. What a JVM itself has to say, such as a
-#: warning, goes to the standard error: the tests read answers from the standard output.
-QUICK = ("java", "-XX:+DisplayVMOutputToStderr", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp")
+#: What runs is short, or mostly runs once: compiling it well would take longer than running it.
+BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+#: What a JVM itself has to say, such as a warning, goes to the standard error: the tests read answers from the standard
+#: output.
+QUICK = ("java", "-XX:+DisplayVMOutputToStderr", *BRIEF, "-cp")
 
 
 def write_client_conf(directory: Path, http_url: str, service_url: str) -> Path:
