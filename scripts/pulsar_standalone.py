@@ -78,7 +78,9 @@ def java_command(root: Path, directory: Path) -> list[str]:
     """Return the command that runs it with the settings in a directory."""
     drivers = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadata"
     return [
-        *("java", "-Xmx1g", "-XX:MaxDirectMemorySize=1g"),
+        # It runs for minutes: compiling it well, and collecting its garbage in several threads, would never pay off.
+        *("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+        *("-Xmx1g", "-XX:MaxDirectMemorySize=1g"),
         *(word for package in _OPENED for word in ("--add-opens", f"{package}=ALL-UNNAMED")),
         "-Dio.netty.tryReflectionSetAccessible=true",
         f"-Dbookkeeper.metadata.bookie.drivers={drivers}BookieDriver",
