@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 import yaml
 from yaml.constructor import ConstructorError
 
+_BREAKS = re.compile("[\x85\u2028\u2029]")
+
 
 class NotReadable(ValueError):
     """The text is not YAML or JSON; the message says where and why."""
@@ -88,7 +90,19 @@ def read_json(text: str) -> list[object]:
 
 def write_yaml(documents: Iterable[object]) -> str:
     """Return a YAML stream that :func:`read_yaml` reads back as ``documents``."""
-    return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, explicit_start=True)
+    return str(yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, explicit_start=True))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Escapes the line breaks of Unicode, which a reader takes for one of its own and makes a line feed of."""
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = '"' if _BREAKS.search(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

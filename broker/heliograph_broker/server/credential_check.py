@@ -63,7 +63,7 @@ class CredentialCheck:
             if not connection.connected or not connection.alive:
                 continue
             if not self._is_over(session.known_identity, now_ms):
-                # A wall clock that was set back made them good again: should they end once more, the time begins anew.
+                # A wall clock that was set back made them good again: should they end again, the client has its time.
                 session.overdue = False
                 continue
             if session.overdue:

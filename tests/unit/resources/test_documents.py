@@ -84,3 +84,11 @@ def test_json_may_be_indented_by_tabs() -> None:
 def test_what_is_written_reads_back() -> None:
     documents: list[object] = [{"a": ["yes", "1:30", "010", "", "~", "1e3", 5, None, True]}, {"é": "a\nb"}]
     assert read_yaml(write_yaml(documents)) == documents
+
+
+@pytest.mark.parametrize("line_break", ["\x85", "\u2028", "\u2029"])
+def test_line_breaks_of_unicode_are_written_as_they_are(line_break: str) -> None:
+    documents: list[object] = [
+        {f"a{line_break}b": [line_break, f"a{line_break}", f"{line_break}\nb", f"'a{line_break}"]}
+    ]
+    assert read_yaml(write_yaml(documents)) == documents
