@@ -47,6 +47,9 @@ RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "max_connections_per_address": (0, None),
     "max_connections_per_role": (0, None),
     "max_handles_per_connection": (0, None),
+    "max_namespaces_per_tenant": (0, None),
+    "max_topics_per_tenant": (0, None),
+    "max_subscriptions_per_tenant": (0, None),
     "reserved_descriptors": (0, None),
     "scrub_bytes_per_s": (0, None),
     # The beginning of a frame is kept beside it, so it must take many.
@@ -123,6 +126,12 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Maximum connections of clients of one role to the binary ports, with authentication; 0: no limit."""
     max_handles_per_connection: int = 20_000
     """Maximum producers, consumers, readers and topic watchers of one connection; 0: no limit."""
+    max_namespaces_per_tenant: int = 0
+    """Maximum namespaces of each tenant; 0: no limit."""
+    max_topics_per_tenant: int = 0
+    """Maximum topics of each tenant, every partition for itself; 0: no limit."""
+    max_subscriptions_per_tenant: int = 0
+    """Maximum subscriptions of each tenant, on every partition for itself; 0: no limit."""
     reserved_descriptors: int = 1024
     """File descriptors kept for the store, which needs three for each payload file; at most half of all are kept."""
     handshake_timeout_s: float = 10.0

@@ -6,8 +6,9 @@ from unittest.mock import patch
 
 import pytest
 from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.errors import InvalidTopicName
 from heliograph_broker.messaging.broker import topic_list
-from heliograph_broker.messaging.broker.topic_list import TopicListWatcher, TopicPattern, topics_hash
+from heliograph_broker.messaging.broker.topic_list import PatternTooLarge, TopicListWatcher, TopicPattern, topics_hash
 
 from tests.support.core import Core
 
@@ -125,3 +126,33 @@ def test_any_number_of_changes_and_watchers_cost_one_hash(core: Core, partitions
     assert hashes.call_count == 1
     assert {client.updates for client in watching} == {1}
     assert all(len(client.known) == partitions for client in watching)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a" * (topic_list.MAX_PATTERN + 1),
+        # Few characters, and tens of thousands of instructions.
+        "(.{0,100}){0,10}x",
+        r"(\pL|\pN){0,60}x",
+        "|".join(f".*{number}.*" for number in range(400)),
+    ],
+    ids=["long", "repetitions", "classes", "alternatives"],
+)
+def test_a_pattern_that_takes_long_to_match_is_refused_and_not_repeated_in_full(pattern: str) -> None:
+    with pytest.raises(PatternTooLarge) as refused:
+        TopicPattern(pattern)
+    assert "; valid: " in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_pattern_that_names_many_topics_is_taken() -> None:
+    names = [f"acme/shop/orders-{number}" for number in range(150)]
+    pattern = TopicPattern("persistent://" + "|".join(names))
+    assert all(pattern.matches(f"persistent://{name}") for name in names)
+    assert not pattern.matches("persistent://acme/shop/orders-150")
+
+
+def test_what_is_no_pattern_is_refused_with_the_reason() -> None:
+    with pytest.raises(InvalidTopicName, match=r"^topics pattern '\(a' is not a regular expression: missing \)"):
+        TopicPattern("(a")

@@ -122,6 +122,7 @@ class Session(ConnectionSession):
         most = self.broker.config.max_handles_per_connection
         handles = len(self.producers.open) + len(self.producers.held) + len(self.watchers)
         if 0 < most <= handles + len(self.consumers.open) + len(self.consumers.sought_readers):
+            self.broker.metrics.limits_reached["max_handles_per_connection"] += 1
             raise NotAllowed(
                 f"Reached the maximum number of producers, consumers and topic watchers on a connection: {most} "
                 "(max_handles_per_connection)"

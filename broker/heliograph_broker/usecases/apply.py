@@ -42,6 +42,7 @@ from heliograph_broker.messaging.base.names import COMPACTION, check_properties
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
 from heliograph_broker.messaging.broker.admission import check_new_topic_name, count_topics
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.broker.tenant_limits import namespaces_over, subscriptions_over, topics_over
 from heliograph_broker.messaging.broker.topic_properties import set_topic_properties, topic_properties
 from heliograph_broker.messaging.delivery.subscription import Subscription as DurableSubscription
 
@@ -72,6 +73,8 @@ class _Changes:
         self._limits: dict[str, Policies] = {"": broker.policies.limits}
         self._namespaces: dict[str, Policies] = {}
         self._new_topics: Counter[str] = Counter()
+        #: Namespaces, topics and subscriptions that tenants will have more.
+        self._more: dict[str, Counter[str]] = {"namespaces": Counter(), "topics": Counter(), "subscriptions": Counter()}
         #: Own policies of topics that are applied, those that are partitioned, and all subscriptions declared on each.
         self._topics: dict[str, Policies] = {}
         self._partitioned: set[str] = set()
@@ -135,6 +138,8 @@ class _Changes:
             keep_grants(policies, with_namespace_grants(auth_policies(policies), stated, _other_roles(resource)))
         self._namespaces[name] = policies
         if existing is None:
+            if not self._allowed(resource, name.partition("/")[0], "namespaces", 1, namespaces_over):
+                return
             record = NamespaceRecord(policies=policies, bundles=resource.spec.bundles)
             self._do("Namespace", name, CREATED, [lambda: broker.namespaces.create(name, record)])
             return
@@ -223,7 +228,9 @@ class _Changes:
         # Policies first: a message must not expire by those of the topic in between.
         if by_name.get(local, Policies()) != wanted:
             changes.append(lambda: self._set_subscription_policies(name, wanted))
-        if len(there) < max(1, len(parts)):
+        if missing := max(1, len(parts)) - len(there):
+            if not self._allowed(resource, topic.tenant, "subscriptions", missing, subscriptions_over):
+                return
             changes.append(
                 lambda: create_subscription(
                     broker,
@@ -283,6 +290,14 @@ class _Changes:
             self._new_topics[namespace] += more
         limit = effective.max_subscriptions
         parts = [broker.directory.topics.get(str(part)) for part in self._broker.directory.concrete_names(name)]
+        wanted = set(resource.spec.all_subscriptions)
+        subscriptions = sum(len(wanted - part.subscriptions.keys()) for part in parts if part is not None)
+        there = {each for part in parts if part is not None for each in part.subscriptions}
+        subscriptions += more * len(wanted | there)
+        if not self._allowed(resource, name.tenant, "topics", more, topics_over):
+            return False
+        if not self._allowed(resource, name.tenant, "subscriptions", subscriptions, subscriptions_over):
+            return False
         for part in parts:
             if part is None:
                 continue
@@ -296,6 +311,17 @@ class _Changes:
             if limit is not None and len(names) > max(limit, len(existing)):
                 self._refuse(resource, f"spec.subscriptions: there would be {len(names)}, maxSubscriptions is {limit}")
                 return False
+        return True
+
+    def _allowed(
+        self, resource: AnyResource, tenant: str, what: str, more: int, over: Callable[[Broker, str, int], str]
+    ) -> bool:
+        """Whether a tenant may have so many more, beside those of the resources before."""
+        count = self._more[what]
+        if reason := over(self._broker, tenant, count[tenant] + more) if more else "":
+            self._refuse(resource, reason)
+            return False
+        count[tenant] += more
         return True
 
     def _create_topic(

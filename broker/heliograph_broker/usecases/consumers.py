@@ -9,6 +9,7 @@ from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.base.errors import NotAllowed, SubscriptionNotFound
 from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.broker.admission import check_consumer, check_new_subscription, may_auto_subscribe
+from heliograph_broker.messaging.broker.tenant_limits import check_subscriptions
 from heliograph_broker.messaging.clients.client_info import UNKNOWN_CLIENT, ClientInfo
 from heliograph_broker.messaging.clients.consumer import AUTO_SPLIT, Consumer, KeySharedPolicy
 from heliograph_broker.messaging.clients.subscription_type import SINGLE_ACTIVE, SubscriptionType
@@ -144,12 +145,14 @@ def _create_subscription(broker: Broker, topic: AnyTopic, request: ConsumerReque
     """Create the subscription that a consumer names, where that is allowed."""
     if not topic.persistent:
         check_new_subscription(topic)
+        check_subscriptions(broker, topic.name.tenant)
         return topic.create_subscription(request.subscription)
     if request.durable and not may_auto_subscribe(broker.config, topic):
         raise SubscriptionNotFound(
             f"Subscription does not exist: {request.subscription} has to be created on {topic.name} first"
         )
     check_new_subscription(topic)
+    check_subscriptions(broker, topic.name.tenant)
     start = request.start.offset(topic, broker.clock.now_ms())
     check_client_properties(request.subscription_properties, "subscription properties")
     return topic.create_subscription(

@@ -12,6 +12,7 @@ from heliograph_broker.messaging.broker.admission import (
     check_schemaless_producer,
     may_auto_subscribe,
 )
+from heliograph_broker.messaging.broker.tenant_limits import check_subscriptions
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.client_info import UNKNOWN_CLIENT, ClientInfo
 from heliograph_broker.messaging.clients.producer import Producer
@@ -126,4 +127,5 @@ def _create_initial_subscription(broker: Broker, topic: AnyTopic, name: str, cre
                 "Could not create the initial subscription due to the auto subscription creation is not allowed."
             )
         check_new_subscription(topic)
+        check_subscriptions(broker, topic.name.tenant)
         creation.subscription(topic.create_subscription(name, "earliest"), created=True)

@@ -8,6 +8,7 @@ from heliograph_api.values.names import check_subscription
 
 from heliograph_broker.messaging.base.errors import Conflict, PreconditionFailed
 from heliograph_broker.messaging.broker.admission import check_new_subscription
+from heliograph_broker.messaging.broker.tenant_limits import check_subscriptions
 
 from .topics import partitions_for_client
 
@@ -48,6 +49,7 @@ def create_subscription(
     topics = [topic for topic in topics if name not in topic.subscriptions]
     for topic in topics:
         check_new_subscription(topic)
+    check_subscriptions(broker, topic_name.tenant, len(topics))
     created: list[AnyTopic] = []
     try:
         for topic in topics:

@@ -132,6 +132,12 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         _histogram("heliograph_group_commit_bytes", "Bytes in each group.", stats.group_bytes),
         _histogram("heliograph_group_commit_seconds", "Time to write and sync a group.", stats.sync_seconds),
         _histogram("heliograph_event_loop_lag_seconds", "Lag of timers on the event loop.", lag.seconds),
+        Block(
+            "heliograph_limits_reached_total",
+            "counter",
+            [("", labels(limit=limit), number) for limit, number in broker.metrics.limits_reached.items()],
+            "Requests refused because a maximum was reached.",
+        ),
         _gauge("heliograph_store_pending_bytes", "Bytes accepted and not yet durable.", store.writer.pending_bytes),
         _gauge(
             "heliograph_store_live_bytes",

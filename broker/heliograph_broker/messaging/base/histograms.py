@@ -158,6 +158,16 @@ class TopicMetrics:
         counts[ENTRY_SIZE_SUM] += sum(sizes)
 
 
+LIMITS = (
+    "max_handles_per_connection",
+    "max_namespaces_per_tenant",
+    "max_subscriptions_per_tenant",
+    "max_topics_per_tenant",
+    "topics_pattern",
+)
+"""The maxima of which it is counted how often a request was refused by them."""
+
+
 class ConnectionMetrics:
     """Connections of one port: how many are open, and how many were refused or aborted since the start."""
 
@@ -186,6 +196,8 @@ class BrokerMetrics:
         self.policy_checks = Histogram((5.0, 10.0, 30.0, 60.0, 300.0))
         #: Number of times that an invariant of the stored records was found broken, and healed, at a start.
         self.healed_invariants: dict[str, int] = {}
+        #: How often a request was refused because a maximum was reached, by the name of the maximum.
+        self.limits_reached = dict.fromkeys(LIMITS, 0)
         #: Records that could not be decoded and are kept aside.
         self.unreadable_records = 0
         self.binary_connections = ConnectionMetrics()

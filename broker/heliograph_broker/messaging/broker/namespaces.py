@@ -12,6 +12,8 @@ from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import Conflict, NotAllowed, PreconditionFailed, TenantNotFound
 from heliograph_broker.messaging.base.names import check_new_name, check_properties
 
+from .tenant_limits import check_namespaces
+
 if TYPE_CHECKING:
     from heliograph_api.policies.policies import Policies
 
@@ -84,6 +86,7 @@ class Namespaces:
             raise Conflict("Namespace already exists")
         check_new_name("namespace", name)
         check_properties(record.properties)
+        check_namespaces(self._broker, tenant)
         if not record.replication_clusters:
             record.replication_clusters = [self._broker.config.cluster_name]
         self._store(name, record)

@@ -14,6 +14,7 @@ from heliograph_broker.messaging.base.records import PartitionedRecord
 from heliograph_broker.messaging.schemas.schema_registry import schema_key
 
 from .admission import check_new_topic_name, check_new_topics
+from .tenant_limits import check_subscriptions, check_topics
 from .topics import check_no_clients
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class PartitionedTopics:
         if not 0 < partitions <= MAX_PARTITIONS:
             raise PreconditionFailed(f"Number of partitions should be between 1 and {MAX_PARTITIONS}, not {partitions}")
         check_new_topics(self._directory, self._broker.policies, name, partitions, partitioned=True)
+        check_topics(self._broker, name.tenant, partitions)
         check_properties(properties or {})
         record = PartitionedRecord(partitions, properties or {})
         self._broker.records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
@@ -62,6 +64,8 @@ class PartitionedTopics:
             raise PreconditionFailed(f"Number of partitions should be at most {MAX_PARTITIONS}, not {partitions}")
         added = range(record.partitions, partitions)
         check_new_topics(self._directory, self._broker.policies, name, len(added), partitioned=True)
+        check_topics(self._broker, name.tenant, len(added))
+        check_subscriptions(self._broker, name.tenant, len(added) * len(self._durable(name)))
         record.partitions = partitions
         self._broker.records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self._create_partitions(name, added)
@@ -72,14 +76,16 @@ class PartitionedTopics:
             raise TopicNotFound(f"Topic {name} does not exist")
         self._create_partitions(name, self._directory.missing_partitions(name))
 
+    def _durable(self, name: TopicName) -> list[str]:
+        """Return the subscriptions of the partitions that there are, in the order of their coming."""
+        there = [self._directory.topics.get(str(part)) for part in self._directory.concrete_names(name)]
+        # Some may be on a few partitions only.
+        found = (one for part in there if part is not None for one in part.subscriptions.values() if one.durable)
+        return list(dict.fromkeys(one.name for one in found))
+
     def _create_partitions(self, name: TopicName, indexes: Iterable[int]) -> None:
         """Create partitions with the subscriptions of the others, which otherwise would miss messages."""
-        topics = self._directory.topics
-        there = [topics.get(str(part)) for part in self._directory.concrete_names(name)]
-        # Some may be on a few partitions only. The order is that of their coming, and each is there once.
-        durable = dict.fromkeys(
-            one.name for part in there if part is not None for one in part.subscriptions.values() if one.durable
-        )
+        topics, durable = self._directory.topics, self._durable(name)
         for index in indexes:
             if str(name.with_partition(index)) in topics:
                 continue

@@ -10,15 +10,41 @@ import re
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import re2
 from crc32c import crc32c
 from heliograph_api.values.names import base_name
+from heliograph_api.values.quoting import quoted
 
 from heliograph_broker.messaging.base.errors import InvalidTopicName
 
 #: Called with new topics, deleted topics, and the hash of the list after the changes.
 Update = Callable[[list[str], list[str], str], None]
+
+
+MAX_PATTERN: Final = 4096
+"""The most characters of a pattern."""
+#: The most bytes of what RE2 compiles of a pattern, and of its states.
+_MAX_COMPILED: Final = 64 * 1024
+#: Begins RE2's words for a pattern that takes more.
+_TOO_LARGE: Final = "pattern too large"
+
+
+def _options() -> re2.Options:
+    options = re2.Options()
+    options.max_mem = _MAX_COMPILED
+    # Groups would be found by slower algorithms, and the log is not the client's.
+    options.never_capture = True
+    options.log_errors = False
+    return options
+
+
+_OPTIONS: Final = _options()
+
+
+class PatternTooLarge(InvalidTopicName):
+    """A client's regular expression would take too long to match."""
 
 
 def topics_hash(topics: Iterable[str]) -> str:
@@ -30,21 +56,32 @@ class TopicPattern:
     """A client's regular expression over topic names, matched as Pulsar does: without ``persistent://`` and partition.
 
     So the pattern of one partitioned topic's name finds its partitions, by which the Java client looks for them. RE2
-    matches in linear time, so that no client's pattern can hold up the event loop. Raises :class:`InvalidTopicName` if
-    it is not a regular expression.
+    matches in linear time, but also proportional to the size of what it compiles, which a few characters can make large
+    (``(.{0,100}){0,10}``). So that is limited, too, and no client's pattern takes more than about 0.3 ms for a topic.
+    Raises :class:`PatternTooLarge`, or :class:`InvalidTopicName` if it is not a regular expression.
     """
 
     __slots__ = ("_compiled", "source")
 
     def __init__(self, pattern: str) -> None:
+        if len(pattern) > MAX_PATTERN:
+            raise PatternTooLarge(
+                f"topics pattern {quoted(pattern)} has {len(pattern)} characters; valid: at most {MAX_PATTERN}"
+            )
         self.source = pattern
         before, separator, rest = pattern.partition("://")
         # A quotation goes on where it began with the domain.
         source = ("\\Q" if "\\Q" in before else "") + rest if separator else pattern
         try:
-            self._compiled = re2.compile(_without_java_quotes(source))
+            self._compiled = re2.compile(_without_java_quotes(source), _OPTIONS)
         except re2.error as error:
-            raise InvalidTopicName(f"topics pattern '{pattern}' is not a regular expression: {error}") from error
+            reason = error.args[0].decode(errors="replace")
+            if reason.startswith(_TOO_LARGE):
+                raise PatternTooLarge(
+                    f"topics pattern {quoted(pattern)} takes too long to match; valid: one with fewer or shorter"
+                    " repetitions and alternatives"
+                ) from error
+            raise InvalidTopicName(f"topics pattern {quoted(pattern)} is not a regular expression: {reason}") from error
 
     def matches(self, topic: str) -> bool:
         return self._compiled.fullmatch(base_name(topic.partition("://")[2])) is not None

@@ -12,6 +12,7 @@ from heliograph_broker.messaging.topic.non_persistent import NonPersistentTopic
 from heliograph_broker.messaging.topic.topic import Topic
 
 from .admission import auto_topic_creation, check_domain, check_new_topic_name, check_new_topics
+from .tenant_limits import check_topics
 
 if TYPE_CHECKING:
     from heliograph_api.values.names import TopicName
@@ -60,6 +61,7 @@ class Topics:
         if name.partition < 0:
             check_new_topic_name(self._broker.config, name)
             check_new_topics(directory, self._broker.policies, name, 1, partitioned=False)
+        check_topics(self._broker, name.tenant)
         return self.add(name, {})
 
     def create(self, name: TopicName, properties: dict[str, str] | None = None) -> AnyTopic:
@@ -78,6 +80,7 @@ class Topics:
                 f"'{name.local}' is the name of a partition: create '{name.base}' with partitions instead"
             )
         check_new_topics(directory, self._broker.policies, name, 1, partitioned=False)
+        check_topics(self._broker, name.tenant)
         return self.add(name, properties or {})
 
     def add(self, name: TopicName, properties: dict[str, str]) -> AnyTopic:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph_api.protocol import wire_pb2 as wire
 
 from heliograph_broker.messaging.base.errors import BrokerError, InvalidTopicName
-from heliograph_broker.messaging.broker.topic_list import TopicPattern, topics_hash
+from heliograph_broker.messaging.broker.topic_list import PatternTooLarge, TopicPattern, topics_hash
 from heliograph_broker.server.error_codes import error_code
 from heliograph_broker.server.session import Session
 from heliograph_broker.usecases.topics import partitions_for_client
@@ -116,7 +116,7 @@ def topics_of_namespace(session: Session, command: wire.BaseCommand) -> None:
         topics = session.broker.directory.list_topics(request.namespace, _Mode.Mode.Name(request.mode))
         filtered = request.HasField("topics_pattern")
         if filtered:
-            pattern = TopicPattern(request.topics_pattern)
+            pattern = _pattern(session, request.topics_pattern)
             topics = [topic for topic in topics if pattern.matches(topic)]
     except InvalidTopicName as error:
         session.output.send_error(request.request_id, wire.MetadataError, str(error))
@@ -132,6 +132,15 @@ def topics_of_namespace(session: Session, command: wire.BaseCommand) -> None:
     session.output.send(answer)
 
 
+def _pattern(session: Session, text: str) -> TopicPattern:
+    """Return a client's pattern, and count one that is refused as too large. Raises as :class:`TopicPattern`."""
+    try:
+        return TopicPattern(text)
+    except PatternTooLarge:
+        session.broker.metrics.limits_reached["topics_pattern"] += 1
+        raise
+
+
 def watch_topic_list(session: Session, command: wire.BaseCommand) -> None:
     """Answer with the list as it is and tell the client of every change from now on (persistent topics)."""
     request = command.watchTopicList
@@ -140,7 +149,7 @@ def watch_topic_list(session: Session, command: wire.BaseCommand) -> None:
     try:
         session.check_handles()
         session.broker.directory.namespace(request.namespace)
-        pattern = TopicPattern(request.topics_pattern)
+        pattern = _pattern(session, request.topics_pattern)
     except BrokerError as error:
         session.refuse(request.request_id, error)
         return
