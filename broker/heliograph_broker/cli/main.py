@@ -29,7 +29,6 @@ from heliograph_broker.cli.commands.topics import topics_app
 app = typer.Typer(
     name="heliograph",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -114,6 +114,16 @@ def read_contexts(path: Path) -> Contexts:
     return _contexts(path, documents[0] if documents else None)
 
 
+def complete_context(incomplete: str) -> list[str]:
+    """Return the names of contexts that begin so, for a shell; none if the file cannot be read."""
+    path = contexts_path(os.environ)
+    try:
+        return [name for name in read_contexts(path).named if name.startswith(incomplete)] if path is not None else []
+    except AccessError:
+        # The line that is being typed is no place for it; the command says it.
+        return []
+
+
 def write_contexts(path: Path, contexts: Contexts) -> None:
     """Replace the file at ``path``, which only its owner may read; its directory is created if missing.
 

@@ -26,6 +26,7 @@ from .access import (
     find_credentials,
     using,
 )
+from .contexts import complete_context
 from .shared_options import HttpUrl, ServiceUrl
 
 #: Names and help of each option, by its name in :class:`Flags`.
@@ -62,7 +63,9 @@ _ADDRESSES: Final = {HttpUrl: "http_url", ServiceUrl: "service_url"}
 
 def _option(field: str, *, hidden: bool) -> Any:
     name, metavar, text = _OPTIONS[field]
-    return Annotated[str, typer.Option(name, metavar=metavar, help=text, hidden=hidden, show_default=False)]
+    complete = complete_context if field == "context" else None
+    option = typer.Option(name, metavar=metavar, help=text, hidden=hidden, show_default=False, autocompletion=complete)
+    return Annotated[str, option]
 
 
 @cache

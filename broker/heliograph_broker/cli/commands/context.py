@@ -17,6 +17,7 @@ from heliograph_broker.cli.base.contexts import (
     Contexts,
     check_name,
     check_printable,
+    complete_context,
     contexts_path,
     read_contexts,
     write_contexts,
@@ -51,7 +52,7 @@ context_app = typer.Typer(
     """,
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", autocompletion=complete_context)]
 _SCHEMES = {"http_url": ("http", "https"), "service_url": ("pulsar", "pulsar+ssl", "http", "https")}
 
 
@@ -147,7 +148,12 @@ def list_contexts(output: OutputOption = Output.TEXT) -> None:
 def show_context(
     typer_context: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="Name of the context; default: the one that commands use.")
+        str,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Name of the context; default: the one that commands use.",
+            autocompletion=complete_context,
+        ),
     ] = "",
 ) -> None:
     """Print the values of a context, as JSON; secrets are in the files that it names, and are not shown.
