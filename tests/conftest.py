@@ -11,12 +11,14 @@ from tests.support.cluster_fixtures import (
     pytest_collection_modifyitems,
     pytest_runtest_makereport,
 )
+from tests.support.secret_watch import no_secret_is_logged
 from tests.support.skipped_tests import pytest_collectreport, pytest_runtest_logreport, pytest_sessionfinish
 
 __all__ = [
     "cluster",
     "images",
     "kube_namespace",
+    "no_secret_is_logged",
     "pytest_collection_modifyitems",
     "pytest_collectreport",
     "pytest_runtest_logreport",

@@ -37,7 +37,9 @@ def configure_logging(form: str | None = None, level_name: str | None = None) ->
     if form == "json":
         ending = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        ending = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        # Its own tracebacks show the values of variables, such as passwords.
+        plain = structlog.dev.plain_traceback
+        ending = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
     structlog.configure(
         processors=[*shared, *ending],
         wrapper_class=structlog.make_filtering_bound_logger(level),

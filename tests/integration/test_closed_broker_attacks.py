@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import bcrypt
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.passwords import write_users
 from tests.support.polling import eventually
 from tests.support.tls_broker import TlsBroker, until_end
 from tests.support.tokens import Signer, ask
@@ -166,8 +166,8 @@ def test_failed_handshakes_do_not_fill_the_log(tmp_path: Path) -> None:
 
 
 def test_a_proxy_that_is_withdrawn_ends_though_its_client_has_another_method(tmp_path: Path, signer: Signer) -> None:
-    users = tmp_path / "users"
-    users.write_bytes(b"gate:" + bcrypt.hashpw(b"password", bcrypt.gensalt(4)))
+    password = "what only the proxy knows"
+    users = write_users(tmp_path / "users", {"gate": password})
     environment = {
         "HELIOGRAPH_AUTH": "token,basic",
         "HELIOGRAPH_TOKEN_SECRET_KEY": str(signer.path),
@@ -184,12 +184,12 @@ def test_a_proxy_that_is_withdrawn_ends_though_its_client_has_another_method(tmp
             client_version="test",
             protocol_version=21,
             auth_method_name="basic",
-            auth_data=b"gate:password",
+            auth_data=f"gate:{password}".encode(),
             original_auth_data=signer.token("behind"),
             original_auth_method="token",
         )
         client.expect(Type.CONNECTED)
-        users.write_bytes(b"other:" + bcrypt.hashpw(b"password", bcrypt.gensalt(4)))
+        write_users(users, {"other": password})
         assert client.expect(Type.ERROR).body.error == wire.AuthenticationError
 
 

@@ -9,31 +9,30 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import bcrypt
 import pulsar
 import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import connect, fresh_name
 from tests.support.oidc_issuer import AUDIENCE, OidcIssuer
+from tests.support.passwords import write_users
 from tests.support.polling import eventually
 from tests.support.tokens import Signer, ask
 
 ADMIN = "admin"
+PASSWORD = "what only the administrator knows"
 
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[OidcIssuer]:
     with OidcIssuer() as running:
-        running.clients[ADMIN] = "the secret of a client"
+        running.add_client(ADMIN, "the secret of a client")
         yield running
 
 
 @pytest.fixture(scope="module")
 def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("users") / "users"
-    path.write_text(f"{ADMIN}:{bcrypt.hashpw(b'password', bcrypt.gensalt(4)).decode()}\n")
-    return path
+    return write_users(tmp_path_factory.mktemp("users") / "users", {ADMIN: PASSWORD})
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +78,14 @@ def test_the_official_clients_plugin_for_oauth2(closed: BrokerProcess, issuer: O
 def test_tokens_of_both_kinds_and_passwords(closed: BrokerProcess, issuer: OidcIssuer, signer: Signer) -> None:
     publish(closed, pulsar.AuthenticationToken(issuer.token(ADMIN).decode()))
     publish(closed, pulsar.AuthenticationToken(signer.token(ADMIN)))
-    publish(closed, pulsar.AuthenticationBasic(ADMIN, "password"))
+    publish(closed, pulsar.AuthenticationBasic(ADMIN, PASSWORD))
 
 
 def test_http_asks_for_them_as_well(closed: BrokerProcess, issuer: OidcIssuer) -> None:
     url = f"{closed.http_url}/admin/v2/clusters"
     assert ask(url, issuer.token(ADMIN).decode()).status == 200
     assert ask(url, issuer.token(ADMIN, aud="foreign").decode()).status == 401
-    assert ask(url, Authorization=basic(ADMIN, "password")).status == 200
+    assert ask(url, Authorization=basic(ADMIN, PASSWORD)).status == 200
     refused = ask(url, Authorization=basic(ADMIN, "guess"))
     assert (refused.status, refused.body) == (401, {"reason": "the user or the password is wrong"})
 

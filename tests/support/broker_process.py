@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from .secret_watch import WATCH
+
 #: A broker is ready in under two seconds; a machine busy with other tests gets the rest.
 READY_WITHIN_S = 120.0
 STOPPED_WITHIN_S = 90.0
@@ -89,6 +91,7 @@ class BrokerProcess:
         Raises :class:`AssertionError` with the log's end if the broker ends or is not ready in time.
         """
         started = time.monotonic()
+        WATCH.log(self.log_path)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command,
@@ -115,6 +118,7 @@ class BrokerProcess:
 
     def kill_while_starting(self, after_s: float) -> None:
         """Start it and kill it ``after_s`` seconds later, ready or not."""
+        WATCH.log(self.log_path)
         with self.log_path.open("ab") as log:
             starting = subprocess.Popen(
                 self.command, stdout=log, stderr=log, env=os.environ | self._environment, start_new_session=True

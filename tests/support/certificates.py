@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from .secret_watch import WATCH
+
 #: The names by which tests reach a broker on this machine.
 LOCAL: Final = ("localhost", "127.0.0.1")
 _DAY = timedelta(days=1)
@@ -113,12 +115,11 @@ class Authority:
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName([_host(each) for each in hosts]), False)
         certificate = builder.sign(self._key, hashes.SHA256())
-        return Certificate(
-            certificate.public_bytes(serialization.Encoding.PEM),
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            ),
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
+        WATCH.secret(f"the private key of {common_name}", private)
+        return Certificate(certificate.public_bytes(serialization.Encoding.PEM), private)
 
 
 def _name(common_name: str) -> x509.Name:

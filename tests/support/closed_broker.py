@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-import bcrypt
-
 from .certificates import Authority, CertificateFiles
 from .oidc_issuer import AUDIENCE, OidcIssuer
+from .passwords import write_users
 from .tls_broker import TlsBroker
 from .tokens import Answer, Signer, ask
 
@@ -37,7 +36,7 @@ class ClosedBroker:
         directory.mkdir(parents=True, exist_ok=True)
         self.signer = Signer(directory / "secret.key")
         self.issuer = OidcIssuer()
-        self.issuer.clients[ROLE] = "the secret of a client"
+        self.issuer.add_client(ROLE, "the secret of a client")
         self.facts = directory / "closed.properties"
         #: What a client of the identity provider has, as Pulsar's plugins for OAuth2 read it.
         self.credentials = directory / "credentials.json"
@@ -52,8 +51,7 @@ class ClosedBroker:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.issuer)
-            users = self.directory / "users"
-            users.write_text(f"{ROLE}:{bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()}\n")
+            users = write_users(self.directory / "users", {ROLE: PASSWORD})
             environment = {
                 "HELIOGRAPH_AUTH": "token,tls,basic,oidc",
                 "HELIOGRAPH_TOKEN_SECRET_KEY": str(self.signer.path),
@@ -63,6 +61,8 @@ class ClosedBroker:
                 "HELIOGRAPH_SUPERUSERS": ADMIN,
                 "HELIOGRAPH_AUTH_REFRESH_CHECK_S": "1",
                 "HELIOGRAPH_ADVERTISED_HOST": "localhost",
+                # All that it could say about its clients' secrets.
+                "HELIOGRAPH_LOG_LEVEL": "debug",
             }
             # All addresses: one that is not in the certificate is 127.0.0.2.
             arguments = ["--tls-only", "--bind", "0.0.0.0", "--tls-client-ca", str(self.directory / "ca.crt")]

@@ -21,6 +21,7 @@ import jwt
 from aiohttp import web
 
 from tests.support.certificates import Authority
+from tests.support.secret_watch import WATCH
 from tests.support.token_specimens import pair, signed
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
@@ -123,6 +124,11 @@ class OidcIssuer:
             return web.json_response({"error": "invalid_client"}, status=401)
         token = self.token(client, aud=form.get("audience", AUDIENCE)).decode()
         return web.json_response({"access_token": token, "token_type": "Bearer", "expires_in": VALID_S})
+
+    def add_client(self, client: str, secret: str) -> None:
+        """Issue tokens to a client that has this secret."""
+        WATCH.password(client, secret)
+        self.clients[client] = secret
 
     def hold(self) -> None:
         """Answer no request until :meth:`release`."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .polling import eventually
+from .secret_watch import WATCH
 
 UP_WITHIN_S = 180.0
 STOPPED_WITHIN_S = 90.0
@@ -51,6 +52,7 @@ class OperatorProcess:
         """Start it; nobody who only applies resources has to wait for it."""
         self._port = 0
         self._begins = self.log_path.stat().st_size if self.log_path.exists() else 0
+        WATCH.log(self.log_path)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True

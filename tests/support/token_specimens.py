@@ -9,6 +9,8 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from .secret_watch import WATCH
+
 SECRETS = {"HS256": b"\x01\x82" * 16, "HS384": b"\x02\x83" * 24, "HS512": b"\x03\x84" * 32}
 PAIRS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 ALGORITHMS = (*SECRETS, *PAIRS)
@@ -53,7 +55,9 @@ def signed(algorithm: str, claims: dict[str, Any], key: Any = None, headers: dic
     """Return a token that ``key`` signs, by default the first one of this algorithm."""
     if key is None:
         key = SECRETS.get(algorithm) or pair(algorithm).private
-    return jwt.encode(claims, key, algorithm, headers=headers).encode()
+    token = jwt.encode(claims, key, algorithm, headers=headers)
+    WATCH.secret(f"a token of {claims.get('sub')}", token)
+    return token.encode()
 
 
 def verifying(algorithm: str) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jwt
 
 from .rest import WITHIN_S
+from .secret_watch import WATCH
 
 
 class Signer:
@@ -20,6 +21,7 @@ class Signer:
 
     def __init__(self, path: Path, secret: bytes = b"a secret of tests that is long enough for HS256") -> None:
         path.write_bytes(secret)
+        WATCH.secret("a key that signs tokens", secret)
         self.path = path
         self._secret = secret
 
@@ -32,7 +34,9 @@ class Signer:
         """Return a token of ``role``; without ``expires_in_s`` it never expires."""
         if expires_in_s is not None:
             claims["exp"] = time.time() + expires_in_s
-        return jwt.encode({"sub": role, **claims}, self._secret, "HS256")
+        token = jwt.encode({"sub": role, **claims}, self._secret, "HS256")
+        WATCH.secret(f"a token of {role}", token)
+        return token
 
 
 class Answer(NamedTuple):

@@ -18,6 +18,8 @@ VALID = "a path, file:///path or data:;base64,TEXT"
 MAX_KEY_BYTES = 64 * 1024
 #: A data URL holds one comma of its own.
 _SOURCE = re.compile(r"\s*(data:[^,]*,[^,]*|[^,]+)(?:,|$)")
+#: A key in the place of its file: Base64, hexadecimal digits, or PEM.
+_MAY_BE_KEY = re.compile(r"[A-Za-z0-9+/_-]{32,}={0,2}|.*(?:-----BEGIN|\n).*", re.DOTALL)
 
 
 class KeyUnusable(ValueError):
@@ -43,9 +45,12 @@ def read_source(source: str) -> bytes:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_KEY_BYTES + 1)
-    except FileNotFoundError:
-        raise KeyUnusable(f"there is no file {name}; valid: {VALID}") from None
     except (OSError, ValueError) as error:
+        if _MAY_BE_KEY.fullmatch(source) and not (path.is_absolute() and path.parent.is_dir()):
+            hint = f"{len(source)} characters, not shown because they may be a key"
+            raise KeyUnusable(f"there is no file of the name that is given ({hint}); valid: {VALID}") from None
+        if isinstance(error, FileNotFoundError):
+            raise KeyUnusable(f"there is no file {name}; valid: {VALID}") from None
         reason = getattr(error, "strerror", None) or str(error)
         raise KeyUnusable(f"{name} cannot be read: {reason}") from None
     if len(content) > MAX_KEY_BYTES:

@@ -204,6 +204,17 @@ def test_keys_that_cannot_be_used_are_named_and_not_shown(heliograph: CommandLin
     assert "there is no file 'missing'; valid: a path, file:///path or data:;base64,TEXT" in refused(
         heliograph, "create", "-s", "a", "-sk", "missing"
     )
+    for key in (
+        base64.b64encode(SECRETS["HS256"]).decode(),
+        SECRETS["HS256"].hex(),
+        "-----BEGIN PRIVATE KEY-----\nMIGH",
+    ):
+        reason = refused(heliograph, "create", "-s", "a", "-sk", key)
+        assert f"there is no file of the name that is given ({len(key)} characters, not shown because" in reason
+        assert key not in reason
+    # As long as a key, in a directory that is there.
+    missing = "/tmp/which-has-no-such-file-of-a-name-like-this"
+    assert f"there is no file '{missing}'; valid:" in refused(heliograph, "create", "-s", "a", "-sk", missing)
     reason = refused(heliograph, "create", "-s", "a", "-sk", "data:;base64,c2VjcmV0")
     assert reason == "heliograph: data:…: it is a secret of 6 bytes; valid: 32 random bytes or more"
     key = tmp_path / "s.key"
