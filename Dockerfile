@@ -1,10 +1,12 @@
 # Images of Heliograph: `broker` runs one broker, `operator` keeps brokers on Kubernetes, `client` is the command line with
 # Pulsar's Python client, for a pod that publishes or looks on, and `spark` has the jobs on Spark: driver and executors.
 #   docker build --target broker -t heliograph/broker .        or, without Docker: scripts/build-image
-ARG BASE_IMAGE=python:3.12-slim
+# The base by its digest, which is that of all its architectures; docs/supply-chain.md says how to take a newer one.
+ARG BASE_IMAGE=python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 
 FROM scratch AS source
 COPY pyproject.toml README.md LICENSE /
+COPY locks/build.lock locks/heliograph.cdx.json /locks/
 COPY api /api
 COPY broker /broker
 COPY operator /operator
@@ -15,7 +17,7 @@ ARG PIP_INDEX_URL
 ARG PIP_CERT
 ARG SSL_CERT_FILE
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1
-COPY images/install /src/images/
+COPY images/install images/sbom.py /src/images/
 RUN python3 -m venv /opt/heliograph
 
 FROM tools AS build
@@ -23,6 +25,7 @@ COPY locks/broker.lock /src/locks/
 RUN sh /src/images/install dependencies locks/broker.lock
 COPY --from=source / /src/
 RUN sh /src/images/install heliograph
+RUN python3 /src/images/sbom.py image broker /src/distributions.json >/opt/heliograph/sbom.cdx.json
 
 FROM tools AS build-client
 COPY locks/broker.lock locks/client.lock /src/locks/
@@ -31,12 +34,14 @@ RUN sh /src/images/install dependencies locks/broker.lock
 RUN sh /src/images/install dependencies locks/client.lock pulsar-client certifi
 COPY --from=source / /src/
 RUN sh /src/images/install heliograph
+RUN python3 /src/images/sbom.py image client /src/distributions.json >/opt/heliograph/sbom.cdx.json
 
 FROM tools AS build-operator
 COPY locks/operator.lock /src/locks/
 RUN sh /src/images/install dependencies locks/operator.lock
 COPY --from=source / /src/
 RUN sh /src/images/install heliograph
+RUN python3 /src/images/sbom.py image operator /src/distributions.json >/opt/heliograph/sbom.cdx.json
 
 FROM tools AS build-spark
 COPY locks/broker.lock locks/spark.lock /src/locks/
@@ -92,17 +97,25 @@ STOPSIGNAL SIGTERM
 ENTRYPOINT ["heliograph-operator"]
 CMD ["run"]
 
-FROM ${BASE_IMAGE} AS spark
-LABEL org.opencontainers.image.title="Heliograph on Spark" \
-      org.opencontainers.image.description="Archives, replays, compacts and measures topics with Apache Spark" \
-      org.opencontainers.image.licenses="Apache-2.0"
+FROM ${BASE_IMAGE} AS java
 # Debian's Java is 17 or newer, as Spark asks. Hadoop's client does not work for a user without a name.
 RUN mkdir -p /usr/share/man/man1 \
  && apt-get update -q && apt-get install -q -y --no-install-recommends default-jre-headless \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/log/* \
  && echo heliograph:x:10001: >>/etc/group \
  && echo heliograph:x:10001:10001::/tmp:/usr/sbin/nologin >>/etc/passwd
+
+FROM java AS sbom-spark
+COPY images/sbom.py /src/
+COPY --from=build-spark /src/distributions.json /src/
+RUN python3 /src/sbom.py image spark /src/distributions.json >/src/sbom.cdx.json
+
+FROM java AS spark
+LABEL org.opencontainers.image.title="Heliograph on Spark" \
+      org.opencontainers.image.description="Archives, replays, compacts and measures topics with Apache Spark" \
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build-spark /opt/heliograph /opt/heliograph
+COPY --from=sbom-spark /src/sbom.cdx.json /opt/heliograph/
 COPY images/spark-entrypoint images/executor-pod.yaml images/executor-pod-assigned-user.yaml /opt/heliograph/
 # Where Spark looks for itself, and mounts its settings in drivers and executors; and the file that spark-submit starts.
 RUN ln -s /opt/heliograph/lib/python3*/site-packages/pyspark /opt/spark && mkdir -p /opt/spark/conf \

@@ -23,6 +23,8 @@ NOT_FETCHED = 4
 #: Settings that let pip work behind a proxy on the host work in the build, too. Not --env, which would stay in the
 #: image.
 _PASSED_ON = ("PIP_INDEX_URL", "PIP_CERT", "SSL_CERT_FILE", "http_proxy", "https_proxy", "no_proxy")
+#: Path of the bill of materials in every image.
+SBOM = "/opt/heliograph/sbom.cdx.json"
 _HOST_CERTIFICATES = "/etc/ssl/certs"
 #: Path of these while an image is built, for pip only: Java makes a keystore of the image's own in their place.
 _CERTIFICATES = "/host-certificates"
@@ -40,6 +42,7 @@ class Options(NamedTuple):
     targets: Sequence[str] = ("broker", "operator")
     archive: Path | None = None
     name: str | None = None
+    sbom: Path | None = None
     base: bool = False
     cache: bool = True
 
@@ -58,6 +61,9 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--name", help="name of the image in that file")
     parser.add_argument(
+        "--sbom", metavar="FILE", type=Path, help="write the last image's bill of materials to a file (CycloneDX)"
+    )
+    parser.add_argument(
         "--base",
         action="store_true",
         help="make what the images begin with, and nothing else; exit code 4: it cannot be fetched",
@@ -67,8 +73,8 @@ def parse(arguments: Sequence[str]) -> Options:
     unknown = [target for target in given.targets if target not in TARGETS]
     if unknown:
         parser.error(f"no target {unknown[0]!r}; valid: {', '.join(TARGETS)}")
-    archive = None if given.archive is None else given.archive.resolve()
-    return Options(given.targets or Options().targets, archive, given.name, given.base, not given.no_cache)
+    archive, sbom = (None if each is None else each.resolve() for each in (given.archive, given.sbom))
+    return Options(given.targets or Options().targets, archive, given.name, sbom, given.base, not given.no_cache)
 
 
 def image_name(target: str) -> str:
@@ -190,7 +196,20 @@ def with_buildah(options: Options) -> int:
                     stored = f"docker-archive:{options.archive}:{options.name or image}"
                     subprocess.run(["buildah", "push", "-q", image, stored], check=True)
                 print(f"built {image}", flush=True)
+            if options.sbom is not None:
+                _copy_sbom(image_name(options.targets[-1]), options.sbom)
     return 0
+
+
+def _copy_sbom(image: str, file: Path) -> None:
+    def buildah(*arguments: str) -> str:
+        return subprocess.run(["buildah", *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+    container = buildah("from", "--pull-never", image)
+    try:
+        shutil.copyfile(buildah("mount", container) + SBOM, file)
+    finally:
+        buildah("rm", container)
 
 
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:
@@ -201,4 +220,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         return with_buildah(options)
     for command in with_docker(options, os.environ):
         subprocess.run(command, check=True)
+    if options.sbom is not None and not options.base:
+        show = ["docker", "run", "--rm", "--entrypoint", "cat", image_name(options.targets[-1]), SBOM]
+        options.sbom.write_bytes(subprocess.run(show, check=True, stdout=subprocess.PIPE).stdout)
     return 0

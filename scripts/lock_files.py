@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from images.sbom import licences_of, normal
+
 ROOT = Path(__file__).resolve().parents[1]
 #: The resolver, installed for one run into an environment of its own.
 UV = "uv==0.13.9"
@@ -34,6 +36,10 @@ by version and hash:
   spark     broker, Spark's data source, and these tools  (image spark, scripts/setup spark)
   fuzz      dev, and the fuzzer                           (scripts/setup fuzz)
   source    the distribution heliograph-spark, without Spark
+  build     what builds the distributions                 (all images)
+  audit     what asks for known vulnerabilities           (scripts/audit)
+
+Those of scripts/setup have the contents of build, too.
 
 Run it after a change of the requirements in pyproject.toml, or for `source` in
 pipeline/pyproject.toml, and commit the result. A pin that still
@@ -44,41 +50,52 @@ needs no network. Exit codes: 0 done or current; 1 not current, with the reasons
 
 
 class Lock(NamedTuple):
-    """The sources of a lock file: a project's dependencies, these extras and these dependency groups."""
+    """The sources of a lock file: a project's dependencies, or none, and these extras and dependency groups."""
 
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     project: str = "pyproject.toml"
+    #: Whether the project's own dependencies are among them.
+    own: bool = True
 
     def requirements(self, root: Path) -> list[str]:
         """Return the requirements that its ``pyproject.toml`` below a directory lists, in order."""
         project: dict[str, Any] = tomllib.loads((root / self.project).read_text("utf-8"))
-        lists = [project["project"]["dependencies"]]
+        lists = [project["project"]["dependencies"]] if self.own else []
         lists += [project["project"]["optional-dependencies"][extra] for extra in self.extras]
         lists += [project["dependency-groups"][group] for group in self.groups]
         return sorted({requirement for each in lists for requirement in each})
 
     def options(self) -> list[str]:
-        """Return the options that make uv resolve them."""
+        """Return the options and arguments that make uv resolve them."""
         extras = [word for extra in self.extras for word in ("--extra", extra)]
-        return extras + [word for group in self.groups for word in ("--group", group)]
+        groups = [word for group in self.groups for word in ("--group", f"{self.project}:{group}")]
+        return [*extras, *groups, *([self.project] if self.own else [])]
 
 
 LOCKS = {
     "broker": Lock(),
-    "client": Lock(extras=("client",)),
+    "client": Lock(extras=("client",), groups=("build",)),
     "operator": Lock(extras=("operator",)),
-    "dev": Lock(extras=("client", "operator"), groups=("dev",)),
-    "spark": Lock(extras=("spark",), groups=("connect", "dev", "native", "readers")),
-    "fuzz": Lock(extras=("client", "operator"), groups=("dev", "fuzz", "native")),
+    "dev": Lock(extras=("client", "operator"), groups=("build", "dev")),
+    "spark": Lock(extras=("spark",), groups=("build", "connect", "dev", "native", "readers")),
+    "fuzz": Lock(extras=("client", "operator"), groups=("build", "dev", "fuzz", "native")),
     "source": Lock(project="pipeline/pyproject.toml"),
+    "build": Lock(groups=("build",), own=False),
+    "audit": Lock(groups=("audit",), own=False),
 }
 #: Pairs whose first has no pin that the second does not have: one environment serves both.
 CONTAINED = (
     *(("broker", "client"), ("broker", "operator"), ("client", "dev"), ("operator", "dev")),
-    ("dev", "fuzz"),
+    *(("build", "client"), ("build", "dev"), ("build", "spark"), ("dev", "fuzz")),
     ("source", "spark"),
 )
+#: The licences that distributions state, for the wheels' bills of materials.
+STATED = "licences.json"
+#: The lock files whose distributions they name, but for those of :data:`TOOLS`.
+_NAMED_BY_WHEELS = ("broker", "client", "operator", "source")
+#: The lock file of what builds the wheels, and is in none.
+TOOLS = "build"
 _NAMES_A_HOST = re.compile(r"\w+://|--(?:extra-)?index-url|--find-links|--trusted-host")
 
 
@@ -113,7 +130,7 @@ def satisfied(requirement: str, pinned: Mapping[str, str]) -> bool:
     Raises:
         ValueError: The requirement is not a name with a lower bound and at most an upper one.
     """
-    match = re.fullmatch(r"([A-Za-z0-9._-]+)>=([^,<]+)(?:,<([^,<]+))?", requirement)
+    match = re.fullmatch(r"([A-Za-z0-9._-]+)(?:\[[a-z,-]+\])?>=([^,<]+)(?:,<([^,<]+))?", requirement)
     if match is None:
         raise ValueError(f"pyproject.toml requires {requirement!r}; valid: NAME>=VERSION or NAME>=VERSION,<VERSION")
     name, lowest, limit = match.groups()
@@ -128,6 +145,15 @@ def faults(text: str) -> list[str]:
     found = [f"it names a host: {line}" for line in text.splitlines() if _NAMES_A_HOST.search(line)]
     blocks = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
     return found + [f"{block.split()[0]} has no hash" for block in blocks if "--hash=sha256:" not in block]
+
+
+def licences(reports: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the licences of the distributions in pip's reports, by name and version."""
+    stated = {}
+    for each in (found["metadata"] for report in reports for found in report["install"]):
+        found = licences_of(each.get("license_expression"), each.get("license"), each.get("classifier", ()))
+        stated[f"{normal(each['name'])}=={each['version']}"] = found
+    return dict(sorted(stated.items()))
 
 
 def problems(root: Path) -> list[str]:
@@ -151,6 +177,13 @@ def problems(root: Path) -> list[str]:
             except ValueError as error:
                 reasons.append(str(error))
         found += [f"locks/{name}.lock: {reason}" for reason in reasons]
+    path = root / "locks" / STATED
+    stated = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    named = {pin for name in _NAMED_BY_WHEELS for pin in pinned[name].items()} - set(pinned[TOOLS].items())
+    expected = {f"{pin}=={version}" for pin, version in named}
+    if expected != set(stated):
+        differing = ", ".join(sorted(expected ^ set(stated)))
+        found.append(f"locks/{STATED} has other distributions than the lock files: {differing}")
     for small, large in CONTAINED:
         other = sorted(dict(pinned[small].items() - pinned[large].items()))
         if other and pinned[large]:
@@ -181,9 +214,23 @@ def renew(root: Path, *, upgrade: bool) -> None:
                 # uv keeps the pins of a file that it overwrites.
                 shutil.copy(path, made)
             command = ["pip", "compile", "-q", "--no-header", "--generate-hashes", "--no-emit-index-url"]
-            command += ["--python-version", PYTHON, *lock.options(), lock.project, "-o", str(made)]
+            command += ["--python-version", PYTHON, *lock.options(), "-o", str(made)]
             subprocess.run([bin_ / "uv", *command], cwd=root, env=environment(os.environ), check=True)
             path.write_text(header(lock.requirements(root)) + made.read_text("utf-8"), "utf-8")
+        reports = [pip_report(root / "locks" / f"{kind}.lock", bin_ / "python") for kind in _NAMED_BY_WHEELS]
+        tools = {f"{pin}=={version}" for pin, version in pins((root / "locks" / f"{TOOLS}.lock").read_text()).items()}
+        stated = {pin: found for pin, found in licences(reports).items() if pin not in tools}
+        (root / "locks" / STATED).write_text(json.dumps(stated, indent=1) + "\n", "utf-8")
+
+
+def pip_report(lock: Path, python: Path) -> dict[str, Any]:
+    """Return what pip says of the distributions in a lock file, of which it fetches no more than that."""
+    command = ["-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "--require-hashes"]
+    done = subprocess.run(
+        [python, *command, "--only-binary", ":all:", "-r", lock, "--report", "-"], check=True, stdout=subprocess.PIPE
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
+from images.sbom import normal
+from scripts.lock_files import pins
+from scripts.wheel_sboms import hashes
 from tests.support.cluster import PROJECT, Cluster
 from tests.support.cluster_fixtures import Images
 
@@ -42,7 +49,8 @@ def copy_of_project(directory: Path) -> Path:
 
 
 def build(project: Path, archive: Path, *options: str) -> Built:
-    """A broker image, built now and read from the archive that a node would load."""
+    """A broker image, built now and read from the archive that a node would load; its bill is beside it."""
+    options = (*options, "--sbom", str(archive.with_suffix(".cdx.json")))
     command = [str(project / "scripts" / "build-image"), *options, "--archive", str(archive), "broker"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
@@ -113,6 +121,35 @@ def test_the_broker_image_says_what_it_is_and_never_runs_as_root(
     assert settings["Entrypoint"] == ["heliograph"]
     assert set(settings["ExposedPorts"]) == {"6650/tcp", "8080/tcp"}
     assert not [name for name in settings["Env"] if "PIP" in name]
+
+
+def test_the_bill_of_materials_has_every_file_of_the_image_by_the_hashes_of_the_lock(
+    builds: list[Built],
+) -> None:
+    with files_of("heliograph-broker") as root:
+        text = (root / "opt/heliograph/sbom.cdx.json").read_text()
+        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+        components = json.loads(text)["components"]
+        python = {each["name"]: each for each in components if each.get("purl", "").startswith("pkg:pypi/")}
+        (packages,) = root.glob("opt/heliograph/lib/python3*/site-packages")
+        recorded = set()
+        for each in distributions(path=[str(packages)]):
+            assert python.pop(normal(each.metadata["Name"]))["version"] == each.version
+            recorded |= {(packages / file).resolve() for file in each.files or ()}
+        assert python == {}
+        found = {path.resolve() for path in packages.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        assert found - recorded == set()
+        status = (root / "var/lib/dpkg/status").read_text()
+    installed = set(re.findall(r"^Package: (.*)\nStatus: install ok installed$", status, re.MULTILINE))
+    debian = {each["name"] for each in components if each.get("purl", "").startswith("pkg:deb/")}
+    assert debian == installed != set()
+    lock = (PROJECT / "locks" / "broker.lock").read_text()
+    locked, pinned = hashes(lock), pins(lock)
+    python = {each["name"]: each for each in components if each["name"] in pinned and "pypi" in each["purl"]}
+    assert {name: each["version"] for name, each in python.items()} == pinned
+    for name, each in python.items():
+        (digest,) = each["hashes"]
+        assert digest["content"] in locked[name]
 
 
 @pytest.mark.spark_image

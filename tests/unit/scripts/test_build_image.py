@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts.build_image import (
+    SBOM,
     Options,
     build_arguments,
     buildah_command,
@@ -98,6 +99,27 @@ def test_images_are_built_and_stored_one_after_the_other(project: Path, programs
     assert done == ["inspect", "bud", "push", "bud", "push"]
     assert programs.calls()[-1] == f"buildah push -q localhost/heliograph-client:dev docker-archive:{archive}:n:1"
     assert not archive.exists()
+
+
+def test_the_bill_of_the_last_image_is_copied_out_of_it(project: Path, programs: Programs) -> None:
+    with_buildah(programs)
+    files = project / "mounted"
+    (files / SBOM[1:]).parent.mkdir(parents=True)
+    (files / SBOM[1:]).write_text("{}")
+    programs.add("buildah", f'case "$1" in from) echo made-1;; mount) echo {files};; esac')
+    assert main(["--sbom", "bill.json", "client"], project) == 0
+    assert (project / "bill.json").read_text() == "{}"
+    assert programs.calls()[-3:] == [
+        "buildah from --pull-never localhost/heliograph-client:dev",
+        "buildah mount made-1",
+        "buildah rm made-1",
+    ]
+
+
+def test_docker_shows_the_bill(project: Path, programs: Programs) -> None:
+    programs.add("docker", 'if [ "$1" = run ]; then echo "$5 $6"; fi')
+    assert main(["--sbom", "bill.json", "client"], project) == 0
+    assert (project / "bill.json").read_text() == f"localhost/heliograph-client:dev {SBOM}\n"
 
 
 def test_the_base_alone_builds_nothing_else(project: Path, programs: Programs) -> None:

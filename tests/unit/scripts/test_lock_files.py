@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts import lock_files
-from scripts.lock_files import LOCKS, environment, header, main, problems, satisfied
+from scripts.lock_files import LOCKS, environment, header, licences, main, problems, satisfied
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = """
@@ -20,6 +21,8 @@ client = ["pulsar-client>=3.7,<4"]
 operator = ["kopf>=1.45,<2"]
 spark = ["Py.Spark>=4.2,<4.4"]
 [dependency-groups]
+audit = ["pip-audit>=2.10,<3"]
+build = ["hatchling[x]>=1.28,<2"]
 connect = ["grpcio>=1.76,<2"]
 dev = ["pytest>=8"]
 fuzz = ["atheris>=3,<4"]
@@ -32,14 +35,15 @@ dependencies = ["py.arrow>=18"]
 """
 PINNED = {
     "broker": ("aiohttp==3.11",),
-    "client": ("aiohttp==3.11", "pulsar-client==3.7.0"),
+    "client": ("aiohttp==3.11", "hatchling==1.30", "pulsar-client==3.7.0"),
     "operator": ("aiohttp==3.11", "kopf==1.45"),
-    "dev": ("aiohttp==3.11", "kopf==1.45", "pulsar-client==3.7.0", "pytest==9.2.0"),
+    "dev": ("aiohttp==3.11", "hatchling==1.30", "kopf==1.45", "pulsar-client==3.7.0", "pytest==9.2.0"),
     "spark": (
         "aiohttp==3.12",
         "cython==3.3",
         "duckdb==2.0",
         "grpcio==1.85.1",
+        "hatchling==1.30",
         "py-arrow==19.1",
         "py-spark==4.3.9",
         "pytest==8",
@@ -48,34 +52,43 @@ PINNED = {
         "aiohttp==3.11",
         "atheris==3.0.0",
         "cython==3.3",
+        "hatchling==1.30",
         "kopf==1.45",
         "pulsar-client==3.7.0",
         "pytest==9.2.0",
     ),
     "source": ("py-arrow==19.1",),
+    "build": ("hatchling==1.30",),
+    "audit": ("pip-audit==2.10",),
 }
+#: What the wheels need by their locks; what builds them is not among it.
+STATED = ("aiohttp==3.11", "kopf==1.45", "pulsar-client==3.7.0", "py-arrow==19.1")
 REQUIRED = {
     "broker": ["aiohttp>=3.11,<4"],
-    "client": ["aiohttp>=3.11,<4", "pulsar-client>=3.7,<4"],
+    "client": ["aiohttp>=3.11,<4", "hatchling[x]>=1.28,<2", "pulsar-client>=3.7,<4"],
     "operator": ["aiohttp>=3.11,<4", "kopf>=1.45,<2"],
-    "dev": ["aiohttp>=3.11,<4", "kopf>=1.45,<2", "pulsar-client>=3.7,<4", "pytest>=8"],
+    "dev": ["aiohttp>=3.11,<4", "hatchling[x]>=1.28,<2", "kopf>=1.45,<2", "pulsar-client>=3.7,<4", "pytest>=8"],
     "spark": [
         "Py.Spark>=4.2,<4.4",
         "aiohttp>=3.11,<4",
         "cython>=3.1,<4",
         "duckdb>=1.4,<3",
         "grpcio>=1.76,<2",
+        "hatchling[x]>=1.28,<2",
         "pytest>=8",
     ],
     "fuzz": [
         "aiohttp>=3.11,<4",
         "atheris>=3,<4",
         "cython>=3.1,<4",
+        "hatchling[x]>=1.28,<2",
         "kopf>=1.45,<2",
         "pulsar-client>=3.7,<4",
         "pytest>=8",
     ],
     "source": ["py.arrow>=18"],
+    "build": ["hatchling[x]>=1.28,<2"],
+    "audit": ["pip-audit>=2.10,<3"],
 }
 
 
@@ -92,6 +105,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "locks").mkdir()
     for name, pins in PINNED.items():
         (tmp_path / "locks" / f"{name}.lock").write_text(header(REQUIRED[name]) + "".join(map(locked, pins)))
+    (tmp_path / "locks" / "licences.json").write_text(json.dumps({pin: [] for pin in STATED}))
     return tmp_path
 
 
@@ -103,7 +117,7 @@ def replace(path: Path, old: str, new: str) -> None:
 
 def test_the_lock_files_of_this_project_are_current() -> None:
     assert problems(ROOT) == []
-    assert {path.stem for path in (ROOT / "locks").iterdir()} == set(LOCKS)
+    assert {path.stem for path in (ROOT / "locks").glob("*.lock")} == set(LOCKS)
 
 
 def test_lock_files_with_a_pin_for_every_requirement_are_current(project: Path) -> None:
@@ -146,7 +160,18 @@ def test_the_lock_of_another_project_follows_that_one(project: Path) -> None:
 
 def test_the_larger_locks_pin_what_the_smaller_do(project: Path) -> None:
     replace(project / "locks" / "operator.lock", "kopf==1.45", "kopf==1.46")
-    assert problems(project) == ["locks/operator.lock and locks/dev.lock pin different versions of kopf"]
+    assert problems(project) == [
+        "locks/licences.json has other distributions than the lock files: kopf==1.45, kopf==1.46",
+        "locks/operator.lock and locks/dev.lock pin different versions of kopf",
+    ]
+
+
+def test_the_licences_are_those_of_the_pins_that_wheels_need(project: Path) -> None:
+    (project / "locks" / "licences.json").unlink()
+    differing = ", ".join(STATED)
+    assert problems(project) == [f"locks/licences.json has other distributions than the lock files: {differing}"]
+    metadata = {"name": "Py.Arrow", "version": "19.1", "license_expression": "Apache-2.0"}
+    assert licences([{"install": [{"metadata": metadata}]}]) == {"py-arrow==19.1": [{"expression": "Apache-2.0"}]}
 
 
 @pytest.mark.parametrize(
