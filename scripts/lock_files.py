@@ -217,13 +217,13 @@ def renew(root: Path, *, upgrade: bool) -> None:
             command += ["--python-version", PYTHON, *lock.options(), "-o", str(made)]
             subprocess.run([bin_ / "uv", *command], cwd=root, env=environment(os.environ), check=True)
             path.write_text(header(lock.requirements(root)) + made.read_text("utf-8"), "utf-8")
-        reports = [pip_report(root / "locks" / f"{kind}.lock", bin_ / "python") for kind in _NAMED_BY_WHEELS]
+        reports = [_report(root / "locks" / f"{kind}.lock", bin_ / "python") for kind in _NAMED_BY_WHEELS]
         tools = {f"{pin}=={version}" for pin, version in pins((root / "locks" / f"{TOOLS}.lock").read_text()).items()}
         stated = {pin: found for pin, found in licences(reports).items() if pin not in tools}
         (root / "locks" / STATED).write_text(json.dumps(stated, indent=1) + "\n", "utf-8")
 
 
-def pip_report(lock: Path, python: Path) -> dict[str, Any]:
+def _report(lock: Path, python: Path) -> dict[str, Any]:
     """Return what pip says of the distributions in a lock file, of which it fetches no more than that."""
     command = ["-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "--require-hashes"]
     done = subprocess.run(
