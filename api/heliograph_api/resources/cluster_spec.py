@@ -24,9 +24,7 @@ from .specs import LimitsSpec, NamespacePolicySpec
 DEFAULT_STORAGE: Final = 10 * 1024**3
 
 _BY_CERTIFICATE: Final = "(^|,) *tls *(,|$)"
-_NO_AUTHORITIES: Final = (
-    "auth: tls needs authorities of clients' certificates; valid: spec.tls with enabled and clientCA"
-)
+_NO_AUTHORITIES: Final = "tls needs authorities of clients' certificates; valid: spec.tls with enabled and clientCA"
 _NO_SIZE = "a volume has a size; valid: above 0, and not infinite"
 _BY_NAME = InSchema({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]})
 
@@ -85,7 +83,7 @@ class BrokerClusterSpec(Model):
             f"!has(self.config) || !has(self.config.auth) || !self.config.auth.matches('{_BY_CERTIFICATE}')"
             " || (has(self.tls) && has(self.tls.enabled) && self.tls.enabled && has(self.tls.clientCA))",
             _NO_AUTHORITIES,
-            ".config",
+            ".config.auth",
         ),
     )
 
