@@ -15,7 +15,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
-class CompiledModules(BuildHookInterface):
+class CompiledModules(BuildHookInterface[Any]):
     """The build hook that hatchling calls before it writes a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

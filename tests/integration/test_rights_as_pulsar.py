@@ -36,7 +36,7 @@ _UNKNOWN: Final = ("none", "malformed", "expired", "forged")
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> dict[str, Any]:
-    """What the broker answers, in the form of Pulsar's answers."""
+    """The broker's answers, in the form of Pulsar's."""
     directory = tmp_path_factory.mktemp("rights")
     keys = Keys(signer, directory)
     settings = signer.settings(superusers=",".join(SUPERUSERS), proxies=",".join(PROXIES))

@@ -1,4 +1,4 @@
-"""Limits of a tenant: what is one too many is refused and counted, whoever asks, and other tenants go on."""
+"""Limits of a tenant: one too many is refused and counted for every caller, and other tenants go on."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_topics_of_all_namespaces_count_each_partition_and_those_that_store_noth
             broker.topics.get_or_create(TopicName.parse(name))
     broker.topics.create(TopicName.parse("acme2/shop/c"))
     assert reached(acme) == {"max_topics_per_tenant": 6}
-    # What is there stays in use, and what is deleted makes room.
+    # Topics that are there stay in use, and deleted ones make room.
     broker.topics.get_or_create(A.with_partition(0))
     broker.topics.delete(TopicName.parse("non-persistent://acme/store/n"))
     broker.topics.create(TopicName.parse("acme/shop/c"))

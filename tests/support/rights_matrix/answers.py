@@ -1,4 +1,4 @@
-"""What a broker answers in each cell of the matrix, in the form in which Pulsar's answers are kept.
+"""Asks for a broker's answer in each cell of the matrix, in the form in which Pulsar's answers are kept.
 
 An answer is the name of an error or a status; kinds of clients with the same answer stand together, so that a row reads
 like ``{"200": "root boss", "403": "neighbour foreign"}``. A status other than 401 and 403 means that the client may: a
@@ -101,7 +101,7 @@ def command_answers(service_url: str, http_url: str, keys: Keys, *, patient: boo
 
 
 def texts(service_url: str, http_url: str, keys: Keys) -> dict[str, Any]:
-    """Return what a client is told that is refused, by its kind: of CONNECT, and of a request by HTTP."""
+    """Return the reasons that refused clients get, by their kind: of CONNECT, and of a request by HTTP."""
     found: dict[str, Any] = {}
     for kind, fields in commands.unknown_clients(keys.signer, keys.foreign).items():
         first = commands.answers_to(service_url, "ping", fields, patient=True)[0]

@@ -104,7 +104,7 @@ def connect_fields(role: Role, signer: Signer) -> dict[str, Any]:
     return fields | ({"original_principal": role.speaks_for} if role.speaks_for else {})
 
 
-#: Of the kinds of :func:`unknown_clients`, those whose role is known, and who may not speak for whom they name.
+#: The kinds of :func:`unknown_clients` whose role is known, and who may not speak for the one that they name.
 NOT_SPEAKING = ("proxy for nobody", "no proxy for another")
 
 

@@ -1,4 +1,4 @@
-"""Where the rights here differ from Apache Pulsar's: each cell of the matrix that differs has a reason in a table."""
+"""The rights that differ here from Apache Pulsar's: each cell of the matrix that differs has a reason in a table."""
 
 from __future__ import annotations
 

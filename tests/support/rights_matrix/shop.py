@@ -1,6 +1,6 @@
 """A tenant, a namespace, a topic and a subscription that the routes are asked about, on any broker, and their rights.
 
-They are made by REST, and made again when a request has changed them, so that each cell is asked of the same state.
+They are made by REST, and recreated when a request has changed them, so that each cell is asked of the same state.
 """
 
 from __future__ import annotations

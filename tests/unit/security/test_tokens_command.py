@@ -217,7 +217,7 @@ def test_keys_that_cannot_be_used_are_named_and_not_shown(heliograph: CommandLin
     assert f"there is no file '{missing}'; valid:" in refused(heliograph, "create", "-s", "a", "-sk", missing)
     reason = refused(heliograph, "create", "-s", "a", "-sk", "data:;base64,c2VjcmV0")
     assert reason == "heliograph: data:…: it is a secret of 6 bytes; valid: 32 random bytes or more"
-    key = tmp_path / "s.key"
-    key.write_bytes(SECRETS["HS256"])
-    reason = refused(heliograph, "create", "-s", "a", "-sk", key, "-a", "HS512")
+    short = tmp_path / "s.key"
+    short.write_bytes(SECRETS["HS256"])
+    reason = refused(heliograph, "create", "-s", "a", "-sk", short, "-a", "HS512")
     assert reason == "heliograph: the key signs by HS256, not by HS512"
