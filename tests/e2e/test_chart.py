@@ -78,7 +78,7 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
         shell.run(refused)
     with pytest.raises(AssertionError, match=r"credentials|Authentication|token"):
         shell.run(f"kubectl exec -n {kube_namespace} client -- env -u HELIOGRAPH_TOKEN_FILE {PRODUCE}")
-    cluster.kubectl("delete", *here, "-f", str(PROJECT / "examples" / "client" / "client.yaml"))
+    cluster.kubectl("delete", *here, "-f", str(PROJECT / "charts" / "examples" / "client.yaml"))
 
     cluster.kubectl("apply", *here, "-f", str(PROJECT / "examples" / "orders.yaml"))
     topics = cluster.kubectl("get", "topics.heliograph.dev", *here, "-o", "name").split()
