@@ -38,14 +38,7 @@ def case_names() -> list[str]:
 
 def run_cases(broker: RunningBroker, closed: ClosedBroker, directory: Path) -> dict[str, str]:
     """Compile and run every case; return the outcome of each by its name: ``passed`` or a stack trace."""
-    compiled = subprocess.run(
-        ["javac", "-d", str(directory), "-cp", JARS, *map(str, sorted(_CASES.glob("*.java")))],
-        capture_output=True,
-        text=True,
-        timeout=_ALL_WITHIN_S,
-        check=False,
-    )
-    assert compiled.returncode == 0, compiled.stderr
+    _compile(directory)
     classes = sorted({name.partition(".")[0] for name in case_names()})
     done = subprocess.run(
         [
@@ -60,6 +53,23 @@ def run_cases(broker: RunningBroker, closed: ClosedBroker, directory: Path) -> d
     )
     assert done.returncode == 0, done.stderr
     return {name: _outcome(outcome) for name, outcome in (line.split("\t") for line in done.stdout.splitlines())}
+
+
+def rotating(directory: Path) -> list[str]:
+    """Compile the program that is connected while credentials are replaced; return the beginning of its command."""
+    _compile(directory)
+    return [*java_tools.QUICK, f"{directory}:{JARS}", "cases.Rotating"]
+
+
+def _compile(directory: Path) -> None:
+    compiled = subprocess.run(
+        ["javac", "-d", str(directory), "-cp", JARS, *map(str, sorted(_CASES.glob("*.java")))],
+        capture_output=True,
+        text=True,
+        timeout=_ALL_WITHIN_S,
+        check=False,
+    )
+    assert compiled.returncode == 0, compiled.stderr
 
 
 def _outcome(text: str) -> str:

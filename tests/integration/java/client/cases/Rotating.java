@@ -1,0 +1,82 @@
+package cases;
+
+import static cases.Broker.bytes;
+
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.Supplier;
+import org.apache.pulsar.client.api.AuthenticationFactory;
+import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.Message;
+import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.PulsarClient;
+
+/**
+ * Sends numbers and receives them while a test replaces everything that secures the broker, until its input ends:
+ * {@code Rotating SERVICE-URL TRUSTED TOKEN-FILE TOPIC}. Prints a line for each token, receipt and message.
+ */
+final class Rotating {
+  private static volatile boolean ended;
+
+  private static synchronized void say(String kind, long number) {
+    System.out.println(kind + " " + number);
+    System.out.flush();
+  }
+
+  public static void main(String[] arguments) throws Exception {
+    Supplier<String> supplier = () -> {
+      try {
+        String token = Files.readString(Path.of(arguments[2])).strip();
+        say("asked", 0);
+        return token;
+      } catch (java.io.IOException unreadable) {
+        throw new java.io.UncheckedIOException(unreadable);
+      }
+    };
+    PulsarClient client = PulsarClient.builder().serviceUrl(arguments[0]).tlsTrustCertsFilePath(arguments[1])
+        .enableTlsHostnameVerification(true).authentication(AuthenticationFactory.token(supplier)).build();
+    Consumer<byte[]> consumer = client.newConsumer().topic(arguments[3]).subscriptionName("s").subscribe();
+    Producer<byte[]> producer =
+        client.newProducer().topic(arguments[3]).producerName("p").sendTimeout(0, TimeUnit.SECONDS).create();
+    Thread input = new Thread(() -> {
+      try {
+        System.in.transferTo(java.io.OutputStream.nullOutputStream());
+      } catch (java.io.IOException closed) {
+        // It has ended, too.
+      }
+      ended = true;
+    });
+    input.setDaemon(true);
+    input.start();
+    AtomicLong received = new AtomicLong();
+    Thread receiving = new Thread(() -> {
+      try {
+        while (true) {
+          Message<byte[]> message = consumer.receive();
+          consumer.acknowledge(message);
+          long number = Long.parseLong(new String(message.getValue(), StandardCharsets.UTF_8));
+          say("received", number);
+          received.compareAndSet(number, number + 1);
+        }
+      } catch (Exception failure) {
+        failure.printStackTrace();
+        System.exit(1);
+      }
+    });
+    receiving.setDaemon(true);
+    receiving.start();
+    long sent = 0;
+    for (; !ended; sent++) {
+      producer.send(bytes(Long.toString(sent)));
+      say("sent", sent);
+      Thread.sleep(1);
+    }
+    while (received.get() < sent) {
+      Thread.sleep(10);
+    }
+    System.exit(0);
+  }
+}
