@@ -7,6 +7,7 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,7 +18,7 @@ from tests.support.passwords import write_users
 from tests.support.polling import eventually
 from tests.support.tls_broker import TlsBroker, until_end
 from tests.support.tokens import Signer, ask
-from tests.support.wire_client import Type, WireClient
+from tests.support.wire_client import ConnectionEndedError, Type, WireClient
 
 ADMIN = "admin"
 NAMESPACES = "/admin/v2/namespaces"
@@ -237,3 +238,59 @@ def test_malformed_requests_are_refused_and_neither_fill_nor_show_in_the_log(clo
     assert b"abc.def" not in logged
     assert b"Traceback" not in logged
     assert len(logged.splitlines()) < 60
+
+
+def refused_after(broker: BrokerProcess, *sent: tuple[int, dict[str, Any]]) -> str:
+    """Send commands; return why the broker refuses one and ends the connection."""
+    with WireClient(broker.service_url, connect=False) as client:
+        for kind, fields in sent:
+            client.send(kind, **fields)
+        answer = client.read_frame()
+        if answer.command.type == Type.CONNECTED:
+            answer = client.read_frame()
+        assert answer.command.type == Type.ERROR
+        with pytest.raises(ConnectionEndedError):
+            client.read_frame()
+        return str(answer.body.message)
+
+
+def test_answers_without_a_question_and_a_second_connect_end_the_connection(
+    closed: BrokerProcess, signer: Signer
+) -> None:
+    token = signer.token(ADMIN).encode()
+    connect = (
+        Type.CONNECT,
+        {"client_version": "test", "protocol_version": 21, "auth_method_name": "token", "auth_data": token},
+    )
+    answer = (Type.AUTH_RESPONSE, {"response": wire.AuthData(auth_method_name="token", auth_data=token)})
+    assert "the first command must be CONNECT" in refused_after(closed, answer)
+    assert "AUTH_RESPONSE without an AUTH_CHALLENGE" in refused_after(closed, connect, answer)
+    assert "CONNECT was sent twice" in refused_after(closed, connect, connect)
+
+
+def test_a_challenge_takes_one_answer_only(closed: BrokerProcess, signer: Signer) -> None:
+    with WireClient(closed.service_url, connect=False) as client:
+        client.send(
+            Type.CONNECT,
+            client_version="test",
+            protocol_version=21,
+            auth_method_name="token",
+            auth_data=signer.token(ADMIN, expires_in_s=1).encode(),
+            feature_flags=wire.FeatureFlags(supports_auth_refresh=True),
+        )
+        client.expect(Type.CONNECTED)
+        client.expect(Type.AUTH_CHALLENGE)
+        answer = wire.AuthData(auth_method_name="token", auth_data=signer.token(ADMIN).encode())
+        for _ in range(3):
+            client.send(Type.AUTH_RESPONSE, response=answer)
+        assert "AUTH_RESPONSE without an AUTH_CHALLENGE" in client.expect(Type.ERROR).body.message
+
+
+def test_unknown_clients_that_send_nothing_do_not_fill_the_log(closed: BrokerProcess) -> None:
+    before = closed.log_path.read_text().count("aborting connection")
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(WireClient(closed.service_url, connect=False)) for _ in range(100)]
+        for client in clients:
+            with pytest.raises(ConnectionEndedError):
+                client.read_frame()
+    assert 0 < closed.log_path.read_text().count("aborting connection") - before <= 20

@@ -24,6 +24,7 @@ from heliograph_api.protocol.frames import FrameError
 from heliograph_api.protocol.receive_buffer import ReceiveBuffer, SharedBuffer
 from heliograph_api.values.listeners import ServiceUrls
 
+from heliograph_broker.security.event_floods import EventFlood
 from heliograph_broker.security.tls.client_certificate import NO_CERTIFICATE, ClientCertificate, client_certificate
 
 from .connection_limits import RoleLimit
@@ -94,6 +95,8 @@ class ConnectionHost:
     #: None on a broker without authentication.
     security: Security | None
     role_limit: RoleLimit
+    #: Connections that were aborted before CONNECT was accepted.
+    unconnected_aborts: EventFlood
 
     def open_session(self, connection: Connection) -> ConnectionSession:
         """Return the session of a new connection."""
@@ -290,10 +293,20 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self.broker.metrics.binary_connections.cut[kind] += 1
-        log.info("aborting connection", client=self.address, reason=reason)
+        self._note_abort(reason)
         self.output.discard()
         self._transport.abort()
         self._end()
+
+    def _note_abort(self, reason: str) -> None:
+        """Log it; of clients that have not connected, which may be as many as they want, a few in a while."""
+        if not self.connected:
+            logged, left_out = self.listener.unconnected_aborts.count()
+            if left_out:
+                log.info("aborted further connections", number=left_out)
+            if not logged:
+                return
+        log.info("aborting connection", client=self.address, reason=reason)
 
     def silent_s(self, now: float) -> float:
         """Return the time (s) since the last sign of life from the client; 0 while the broker makes it wait."""

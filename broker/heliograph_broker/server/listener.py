@@ -14,6 +14,7 @@ from heliograph_api.protocol.receive_buffer import SharedBuffer
 from heliograph_api.values.listeners import ENCRYPTED, PLAIN, BindAddress, ServiceUrls, parse_bind_addresses
 
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.security.event_floods import EventFlood
 from heliograph_broker.security.security import Security
 from heliograph_broker.usecases.topics import advertised_urls
 
@@ -49,6 +50,7 @@ class Listener(ConnectionHost):
         self.loop = loop
         self.security = security
         self.role_limit = RoleLimit(broker.metrics.binary_connections, broker.config.max_connections_per_role)
+        self.unconnected_aborts = EventFlood(broker.clock.monotonic)
         self.handlers = HANDLERS if security is None else guarded(HANDLERS)
         self.publish_handler = producer_commands.send
         #: In the order in which they came, so that iteration does not depend on memory addresses.
