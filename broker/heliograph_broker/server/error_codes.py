@@ -7,12 +7,14 @@ from typing import Final
 from heliograph_api.protocol import wire_pb2 as wire
 
 from heliograph_broker.messaging.base import errors
+from heliograph_broker.messaging.broker.topic_list import PatternTooLarge
 from heliograph_broker.messaging.messages.message_ttl import InvalidMessageTtl
 from heliograph_broker.messaging.policies.expiry import LettersRefused
 
 #: One row for each class: a subclass does not inherit the code of its base.
 ERROR_CODES: Final[dict[type[errors.BrokerError], wire.ServerError.ValueType]] = {
     errors.InvalidTopicName: wire.InvalidTopicName,
+    PatternTooLarge: wire.InvalidTopicName,
     errors.ReservedName: wire.NotAllowedError,
     errors.TenantNotFound: wire.TopicNotFound,
     errors.NamespaceNotFound: wire.TopicNotFound,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from heliograph_broker.messaging.base import errors
+from heliograph_broker.messaging.broker.topic_list import PatternTooLarge
 from heliograph_broker.messaging.messages.message_ttl import InvalidMessageTtl
 from heliograph_broker.messaging.policies.expiry import LettersRefused
 
 #: One row for each class: a subclass does not inherit the status of its base.
 ERROR_STATUSES: Final[dict[type[errors.BrokerError], int]] = {
     errors.InvalidTopicName: 412,
+    PatternTooLarge: 412,
     errors.ReservedName: 400,
     errors.TenantNotFound: 404,
     errors.NamespaceNotFound: 404,
