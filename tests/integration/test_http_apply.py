@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from heliograph_api.admin.admin_client import AdminClient
-from heliograph_api.resources.fields import MAX_SUBSCRIPTION_POLICIES
-from heliograph_api.resources.schema_spec import schema_digest
+from heliograph_api.policies.policy_values import MAX_SUBSCRIPTION_POLICIES
 from heliograph_api.values.names import SubscriptionName, TopicName
+from heliograph_api.values.schema_digest import schema_digest
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.topic.topic import Topic
 

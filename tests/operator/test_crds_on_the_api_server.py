@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from heliograph_api.crds.definitions import DEFINITIONS, GROUP
 from heliograph_api.manifests.documents import read_yaml
-from heliograph_api.manifests.manifest_reader import ManifestError, parse, read_documents
+from heliograph_api.manifests.manifest_error import ManifestError
+from heliograph_api.manifests.manifest_reader import parse, read_documents
 from heliograph_api.resources.model import BROKER_KINDS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from heliograph_api.resources.schema_spec import schema_digest
+from heliograph_api.values.schema_digest import schema_digest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.operator_process import OperatorProcess

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from heliograph_api.manifests.documents import NotReadable, read_json, read_yaml, write_yaml
-from heliograph_api.manifests.manifest_reader import ManifestError, parse
+from heliograph_api.manifests.manifest_error import ManifestError
+from heliograph_api.manifests.manifest_reader import parse
 from heliograph_api.resources.model import AnyResource
 from hypothesis import given
 from hypothesis import strategies as st

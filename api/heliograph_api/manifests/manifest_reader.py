@@ -14,16 +14,9 @@ from heliograph_api.values.quoting import quoted
 
 from .documents import NotReadable, read_json, read_yaml, write_yaml
 from .explain import explain, title
+from .manifest_error import ManifestError
 
 SUFFIXES = (".yaml", ".yml", ".json")
-
-
-class ManifestError(Exception):
-    """Everything that is wrong, one line each in ``problems`` and in the message."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = list(problems)
 
 
 class _Document(NamedTuple):

@@ -18,7 +18,7 @@ from heliograph_api.resources.model import (
 from heliograph_api.resources.references import ResourceReference
 from heliograph_api.values.names import COMPACTION, InvalidName, SubscriptionName, TopicName
 
-from .manifest_reader import ManifestError
+from .manifest_error import ManifestError
 
 
 @dataclass(frozen=True, slots=True)

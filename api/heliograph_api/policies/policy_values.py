@@ -8,6 +8,8 @@ import msgspec
 
 UNLIMITED: Final = -1
 MAX_PARTITIONS: Final = 10_000
+#: The most subscriptions of one topic that have settings of their own.
+MAX_SUBSCRIPTION_POLICIES: Final = 100
 QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 BACKLOG_QUOTA_POLICIES: Final[tuple[str, ...]] = get_args(QuotaPolicy)
 SubscriptionType = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]

@@ -40,7 +40,6 @@ SIZE_FORMAT = "heliograph-size"
 DURATION_FORMAT = "heliograph-duration"
 """Format of sizes and durations in the schema of the model; the definitions do not have it."""
 MAX_SUBSCRIPTIONS = 1000
-MAX_SUBSCRIPTION_POLICIES = 100
 MAX_REFERENCE = 253
 
 _ABOVE_ZERO = "0 would block every message; valid: above 0, or -1 or infinite for no limit"

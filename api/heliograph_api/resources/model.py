@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 from heliograph_api.policies.grants import WILDCARD
 from heliograph_api.policies.policy_field import manifest_name
 from heliograph_api.policies.policy_table import POLICY_FIELDS, Policies
-from heliograph_api.policies.policy_values import MAX_PARTITIONS
+from heliograph_api.policies.policy_values import MAX_PARTITIONS, MAX_SUBSCRIPTION_POLICIES
 from heliograph_api.values.names import (
     MAX_SUBSCRIPTION_NAME_BYTES,
     MAX_TOPIC_NAME_BYTES,
@@ -31,7 +31,6 @@ from .cel import SIZE, InSchema, Rule
 from .cluster_spec import BrokerClusterSpec
 from .connection_spec import BrokerConnectionSpec
 from .fields import (
-    MAX_SUBSCRIPTION_POLICIES,
     MAX_SUBSCRIPTIONS,
     PARTITION,
     UNFIT,

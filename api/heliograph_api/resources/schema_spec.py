@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
+
+from heliograph_api.values.schema_digest import schema_digest
 
 from .cel import Rule
 from .fields import MAX_REFERENCE, Contradiction, Model, Reference
@@ -94,11 +95,6 @@ class SchemaSpec(Model):
         if self.type in _AVRO and self.definition is not None and not _is_json(self.definition):
             raise Contradiction([("definition", _NOT_JSON)])
         return self
-
-
-def schema_digest(type_name: str, definition: bytes) -> str:
-    """Return what tells a schema, by its type and definition, from others: ``AVRO 1f3c…``."""
-    return f"{type_name} {hashlib.sha256(definition).hexdigest()[:16]}"
 
 
 def _is_json(text: str) -> bool:

@@ -10,7 +10,7 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
-from heliograph_api.manifests.manifest_reader import ManifestError
+from heliograph_api.manifests.manifest_error import ManifestError
 from heliograph_api.manifests.plan import Existing, Step, plan
 from heliograph_api.policies.grants import (
     Actions,
@@ -23,7 +23,7 @@ from heliograph_api.policies.grants import (
     with_topic_grants,
 )
 from heliograph_api.policies.policies import MAX_PARTITIONS, Policies, resolve
-from heliograph_api.resources.fields import MAX_SUBSCRIPTION_POLICIES
+from heliograph_api.policies.policy_values import MAX_SUBSCRIPTION_POLICIES
 from heliograph_api.resources.metadata import OTHER_ROLES, OTHER_SUBSCRIPTIONS
 from heliograph_api.resources.model import (
     AnyResource,

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from heliograph_api.manifests.manifest_reader import ManifestError, parse
+from heliograph_api.manifests.manifest_error import ManifestError
+from heliograph_api.manifests.manifest_reader import parse
 from heliograph_api.resources.model import API_VERSION, BROKER_KINDS
 
 from tests.fuzz.target import Finding

@@ -9,7 +9,7 @@ import pytest
 from heliograph_api.policies.policies import BacklogQuota, InactiveTopic, Policies, Rate, Retention, SubscribeRate
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
 from heliograph_api.resources.model import KINDS, BrokerCluster
-from heliograph_api.resources.schema_spec import schema_digest
+from heliograph_api.values.schema_digest import schema_digest
 from heliograph_operator.decide.broker_differences import (
     Difference,
     default_differences,

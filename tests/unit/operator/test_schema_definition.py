@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from heliograph_api.resources.schema_spec import schema_digest
+from heliograph_api.values.schema_digest import schema_digest
 from heliograph_operator.kube.permissions import PERMISSIONS
 from heliograph_operator.objects.kinds import Key
 from heliograph_operator.policies.schema_definition import REREAD_S

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from heliograph_api.manifests.manifest_reader import ManifestError, parse
+from heliograph_api.manifests.manifest_error import ManifestError
+from heliograph_api.manifests.manifest_reader import parse
 from heliograph_api.resources.backup_spec import BackupSpec, RestoreSpec
 from heliograph_api.resources.model import Backup, BrokerCluster, ScheduledBackup
 from pydantic import ValidationError

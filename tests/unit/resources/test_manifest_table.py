@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from heliograph_api.manifests.manifest_reader import ManifestError, parse
+from heliograph_api.manifests.manifest_error import ManifestError
+from heliograph_api.manifests.manifest_reader import parse
 
 from tests.support.manifest_table import Case, cases
 

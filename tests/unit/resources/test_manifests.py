@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from heliograph_api.manifests.manifest_reader import ManifestError, load, manifest_files, parse, read_documents
+from heliograph_api.manifests.manifest_error import ManifestError
+from heliograph_api.manifests.manifest_reader import load, manifest_files, parse, read_documents
 from heliograph_api.manifests.plan import plan
 from heliograph_api.policies.policies import BacklogQuota, Policies, Retention
 from heliograph_api.resources.model import BrokerCluster, Namespace, Tenant, Topic

@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 
 import pytest
-from heliograph_api.manifests.manifest_reader import ManifestError, parse
+from heliograph_api.manifests.manifest_error import ManifestError
+from heliograph_api.manifests.manifest_reader import parse
 from heliograph_api.manifests.plan import Existing, plan
 from heliograph_api.resources.cluster_spec import BrokerClusterSpec
 from heliograph_api.resources.model import NamespaceSpec, TenantSpec, TopicSpec

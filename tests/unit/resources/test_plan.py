@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from heliograph_api.manifests.manifest_reader import ManifestError, parse
+from heliograph_api.manifests.manifest_error import ManifestError
+from heliograph_api.manifests.manifest_reader import parse
 from heliograph_api.manifests.plan import Existing, plan
 
 

@@ -33,7 +33,8 @@ def apply(
       heliograph apply -f examples/flights/
       heliograph apply -f tenant.yaml -f topics.yaml --http-url http://broker:8080
     """
-    from heliograph_api.manifests.manifest_reader import ManifestError, load, read_documents
+    from heliograph_api.manifests.manifest_error import ManifestError
+    from heliograph_api.manifests.manifest_reader import load, read_documents
 
     try:
         load(filename)

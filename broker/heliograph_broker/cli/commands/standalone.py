@@ -298,7 +298,7 @@ def _joined(option: str, texts: list[str] | None) -> str:
 
 
 async def _serve(config: BrokerConfig, manifests: list[Path]) -> None:
-    from heliograph_api.manifests.manifest_reader import ManifestError
+    from heliograph_api.manifests.manifest_error import ManifestError
     from heliograph_api.tokens.key_sources import KeyUnusable
 
     from heliograph_broker.clock import SystemClock

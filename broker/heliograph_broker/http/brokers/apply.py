@@ -48,7 +48,8 @@ async def apply(request: web.Request) -> web.Response:
     # The models of resources take long to import, and most brokers are never asked for them; in a thread, so that
     # traffic goes on meanwhile.
     core = await asyncio.to_thread(importlib.import_module, "heliograph_broker.usecases.apply")
-    from heliograph_api.manifests.manifest_reader import ManifestError, parse
+    from heliograph_api.manifests.manifest_error import ManifestError
+    from heliograph_api.manifests.manifest_reader import parse
 
     broker = request.app[BROKER]
     body = await request.read()

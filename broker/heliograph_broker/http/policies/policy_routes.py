@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 from heliograph_api.policies.policies import Policies
-from heliograph_api.resources.fields import MAX_SUBSCRIPTION_POLICIES
+from heliograph_api.policies.policy_values import MAX_SUBSCRIPTION_POLICIES
 from heliograph_api.values.names import TopicName, check_subscription
 
 from heliograph_broker.http.base.access import require

@@ -17,8 +17,8 @@ from heliograph_api.resources.broker_state import (
     TenantState,
     TopicState,
 )
-from heliograph_api.resources.schema_spec import schema_digest
 from heliograph_api.values.names import NamespaceName, TopicName
+from heliograph_api.values.schema_digest import schema_digest
 
 from heliograph_broker.http.base.context import BROKER, as_json
 from heliograph_broker.http.base.operations import Parameter, Refusal, operation
