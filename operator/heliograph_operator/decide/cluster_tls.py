@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -116,18 +117,33 @@ def server_names(name: str, namespace: str, domain: str, more: Iterable[str]) ->
     found = [f"{each}.{namespace}{end}" for each in services for end in ("", ".svc", f".svc.{domain}")]
     # Each broker's own name, which lookups answer.
     pods = [f"*.{name}-brokers.{namespace}.svc", f"*.{name}-brokers.{namespace}.svc.{domain}"]
-    return sorted({*services, *found, *pods, *(each for each in more if _fits(each))})
+    return sorted({*services, *found, *pods, *_nameable(more)})
 
 
 def verified_names(name: str, namespace: str, domain: str, more: Iterable[str]) -> list[str]:
     """Return those of the names that clients verify in any case: the hosts that they connect to."""
     service = f"{namespace}.svc.{domain}"
-    return [f"{name}.{service}", f"{name}-0.{name}-brokers.{service}", *(each for each in more if _fits(each))]
+    return [f"{name}.{service}", f"{name}-0.{name}-brokers.{service}", *_nameable(more)]
 
 
-def _fits(host: str) -> bool:
-    """Whether a certificate can name a host: a name of 253 characters at most, each part of 63."""
-    return 0 < len(host) <= 253 and host.isascii() and all(len(part) <= 63 for part in host.split("."))
+def _nameable(hosts: Iterable[str]) -> list[str]:
+    """Return the hosts that a certificate can name: names of 253 characters at most, each part of 63, and addresses.
+
+    Addresses are as they are read from a certificate, which has them as numbers.
+    """
+    fitting = [
+        each
+        for each in hosts
+        if 0 < len(each) <= 253 and each.isascii() and all(len(part) <= 63 for part in each.split("."))
+    ]
+    return [_canonical(each) for each in fitting]
+
+
+def _canonical(host: str) -> str:
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
 
 
 def hosts_of(urls: Sequence[str]) -> list[str]:

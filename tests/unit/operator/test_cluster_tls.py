@@ -188,6 +188,19 @@ def test_a_certificate_names_what_can_be_named() -> None:
     assert not any("a" * 64 in each or not each for each in names)
 
 
+async def test_an_address_in_whatever_form_is_in_one_certificate() -> None:
+    outside = {"name": "outside", "type": "ClusterIP", "advertisedHost": "FD00:0::0001"}
+    stated = encrypted()
+    stated["spec"]["listeners"] = [outside]
+    installed = Installed(stated)
+    await installed.reconcile()
+    made = installed.server.objects[SERVER]
+    assert read_server(decoded(made)).is_for("fd00::1")
+    await installed.reconcile()
+    assert installed.server.objects[SERVER] == made
+    assert installed.reason() == ("True", "CertificateValid")
+
+
 # -- the Secrets ---------------------------------------------------------------------------------------------------
 
 
