@@ -30,6 +30,7 @@ INDEX = "https://pypi.org/simple"
 #: The form of an index's page of a project (PEP 691).
 _PAGE = "application/vnd.pypi.simple.v1+json"
 _ANSWER_WITHIN_S = 30.0
+_LONGEST_REASON = 300
 #: Exit code: somebody did not answer, and nothing is known to be wrong.
 NOT_ASKED = 4
 _FIELDS = {"id": str, "reason": str, "until": date}
@@ -110,20 +111,23 @@ def withdrawn(page: Mapping[str, Any], digests: Sequence[str]) -> str | None:
     return None
 
 
-def _ask_database(root: Path, python: Path, url: str) -> dict[str, Any] | None:
-    """Return pip-audit's answer, or ``None`` with its reason on standard error."""
-    locks = [word for name in LOCKS for word in ("-r", str(root / "locks" / f"{name}.lock"))]
+def _ask_database(root: Path, python: Path, url: str) -> list[dict[str, Any]] | None:
+    """Return pip-audit's answers, or ``None`` with the reason on standard error."""
     command = [str(python), "-m", "pip_audit", "--disable-pip", "--require-hashes", "-s", "osv", "--osv-url", url]
-    done = subprocess.run(
-        [*command, "-f", "json", "--progress-spinner", "off", *locks], capture_output=True, text=True, check=False
-    )
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        last = done.stderr.strip().splitlines()[-1:] or [f"pip-audit ended with {done.returncode}"]
-        print(f"scripts/audit: vulnerabilities: {url} did not answer: {last[0]}", file=sys.stderr)
-        return None
-    return answer
+    command += ["-f", "json", "--progress-spinner", "off", "-r"]
+    answers = []
+    # One by one: it takes no two versions of a package, which environments of their own may have.
+    for name in LOCKS:
+        lock = str(root / "locks" / f"{name}.lock")
+        done = subprocess.run([*command, lock], capture_output=True, text=True, check=False)
+        try:
+            answers.append(json.loads(done.stdout))
+        except ValueError:
+            last = done.stderr.strip().splitlines()[-1:] or [f"pip-audit ended with {done.returncode}"]
+            reason = last[0][:_LONGEST_REASON]
+            print(f"scripts/audit: vulnerabilities: no answer of {url}: {reason}", file=sys.stderr)
+            return None
+    return answers
 
 
 def _ask_index(root: Path, index: str) -> list[str] | None:
@@ -173,18 +177,19 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         if subprocess.run([python, *install], check=False).returncode != 0:
             print("scripts/audit: nothing was asked: pip-audit cannot be installed", file=sys.stderr)
             return NOT_ASKED
-        answer = _ask_database(root, python, options.database)
+        answers = _ask_database(root, python, options.database)
     yanked = _ask_index(root, os.environ.get("PIP_INDEX_URL", INDEX))
-    wrong = [] if answer is None else judged(list(vulnerabilities(answer)), accepted, datetime.now(UTC).date())
+    known = dict.fromkeys(found for answer in answers or () for found in vulnerabilities(answer))
+    wrong = [] if answers is None else judged(list(known), accepted, datetime.now(UTC).date())
     wrong += yanked or []
     for line in wrong:
         print(f"scripts/audit: {line}", file=sys.stderr)
-    missing = [] if answer is None else left_out(answer)
-    for line in missing:
+    missing = {line for answer in answers or () for line in left_out(answer)}
+    for line in sorted(missing):
         print(f"scripts/audit: not asked: {line}", file=sys.stderr)
     if wrong:
         return 1
-    if answer is None or yanked is None or missing:
+    if answers is None or yanked is None or missing:
         return NOT_ASKED
-    print(f"nothing is known against {len(answer['dependencies'])} pins; accepted: {len(accepted)}")
+    print(f"nothing is known against {len(_pins(root))} pins; accepted: {len(accepted)}")
     return 0
