@@ -118,7 +118,7 @@ class Standalone:
                 )
             if self.config.tls_cert:
                 await self._start_tls()
-            self._security = Security.from_config(self.config, self.broker.directory, self._clock)
+            self._security = Security.from_config(self.config, self.broker.directory, self.broker.roles, self._clock)
             if self._security is not None:
                 self.broker.metrics.authentications = self._security.authenticator.attempts
                 self.broker.metrics.key_fetches = self._security.authenticator.key_fetches

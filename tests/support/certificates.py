@@ -101,7 +101,7 @@ class Authority:
     ) -> Certificate:
         """Issue a certificate for servers and clients, by default valid since two days ago and for 30 days.
 
-        ``hosts`` are the names and IP addresses that clients may verify it for.
+        An empty ``common_name`` is left out. ``hosts`` are the names and IP addresses that clients may verify it for.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
@@ -123,7 +123,7 @@ class Authority:
 
 
 def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else [])
 
 
 def _host(host: str) -> x509.GeneralName:

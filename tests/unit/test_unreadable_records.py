@@ -10,6 +10,7 @@ import lmdb
 import msgspec
 import pytest
 from heliograph_api.policies.policies import Policies, Retention
+from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.records import TenantRecord
@@ -31,6 +32,7 @@ KINDS = {
     "cursor": records.cursor_key(ORDERS, "s"),
     "schema": records.SCHEMA + ORDERS.encode(),
     "deduplication": records.DEDUPLICATION + ORDERS.encode(),
+    "role": records.ROLE + b"billing",
     "broker policies": records.BROKER_POLICIES,
     "broker settings": records.BROKER_SETTINGS,
     "broker set": records.BROKER_SET,
@@ -47,6 +49,7 @@ def directory(tmp_path: Path) -> Path:
     broker.tenants.create("acme", TenantRecord())
     broker.namespaces.create(NAMESPACE, records.NamespaceRecord(Policies(deduplication=True)))
     broker.partitioned.create(TopicName.parse(PARTS), 3)
+    broker.roles.put("billing", RoleSettings([ProvenIdentity("certificate", "CN=billing")]))
     broker.schemas.add(ORDERS, records.SchemaRecord("orders", 1, b"{}"))
     for name in (ORDERS, BESIDE):
         topic = core.topic(name)

@@ -18,6 +18,7 @@ import msgspec
 
 from heliograph_api.policies.policy_table import SUBSCRIPTION_FIELDS
 from heliograph_api.resources.broker_state import BrokerState
+from heliograph_api.resources.role_state import RoleSettings
 from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicName
 
 from .admin_paths import encoded, encoded_subscription, namespace_path, subscription_path, tenant_path, topic_path
@@ -326,6 +327,14 @@ class AdminClient:
         """Remove a role from those that may use a subscription; without any left, all may that consume."""
         path = f"/admin/v2/namespaces/{namespace}/permissions/{encoded(subscription)}/{encoded(role)}"
         await self.request("DELETE", path)
+
+    async def put_role(self, role: str, settings: RoleSettings) -> None:
+        """Set everything of a role but its grants."""
+        await self.request("PUT", f"/heliograph/v1/roles/{encoded(role)}", body=msgspec.to_builtins(settings))
+
+    async def delete_role(self, role: str) -> None:
+        """Forget everything that is set for a role; its grants stay."""
+        await self.request("DELETE", f"/heliograph/v1/roles/{encoded(role)}")
 
     async def delete_tenant(self, tenant: str, *, force: bool = False) -> None:
         """Delete a tenant; one with namespaces is refused unless ``force``, which deletes them."""

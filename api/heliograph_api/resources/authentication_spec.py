@@ -1,18 +1,19 @@
-"""Authentication of the clients of a BrokerCluster by tokens that the operator signs."""
+"""Authentication of the clients of a BrokerCluster: by tokens that the operator signs, and those of others."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from heliograph_api.policies.grants import RESERVED
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.quoting import quoted
 
 from .cel import DURATION, InSchema, Rule
-from .fields import Duration, Model, Unique
+from .fields import Contradiction, Duration, Model, Unique
+from .patterns import matching
 
 MAX_ROLE: Final = 253
 OPERATOR_ROLE: Final = "heliograph:operator"
@@ -31,6 +32,11 @@ _ROLE: Final = "[0-9A-Za-z]([0-9A-Za-z._:/@-]*[0-9A-Za-z])?"
 _NO_ROLE: Final = "not a role; valid: letters, digits and the characters . _ : / @ -, a letter or digit at both ends"
 _IS_RESERVED: Final = f"roles that begin with {RESERVED} are Heliograph's own; valid: another name"
 _NO_PERIOD: Final = "not a period of keys; valid: 1d or more, or -1 or infinite for no rotation"
+_ISSUER: Final = "https://[^ ?#@,]+"
+_NO_ISSUER: Final = "not an issuer; valid: a URL with https"
+_AUDIENCE: Final = "[^ ,]+"
+_NO_AUDIENCE: Final = "not an audience; valid: a name without blanks and commas"
+_NEEDS_AUDIENCE: Final = "needs audiences: an issuer's tokens for other services would do otherwise; valid: one or more"
 _NO_VALIDITY: Final = "not the validity of a token; valid: from 10m to 366d"
 
 
@@ -63,6 +69,10 @@ Role = Annotated[
     Rule(f"!self.startsWith('{RESERVED}')", _IS_RESERVED),
 ]
 """The name that a client has proven."""
+IssuerUrl = Annotated[str, *matching(_ISSUER, _NO_ISSUER, 500)]
+"""An issuer of tokens (OpenID Connect)."""
+Audience = Annotated[str, *matching(_AUDIENCE, _NO_AUDIENCE, 253)]
+"""Whom a token is for, by its claim aud."""
 Validity = Annotated[
     Duration,
     AfterValidator(_validity),
@@ -82,8 +92,43 @@ class KeyRotationSpec(Model):
     """Time for which a key signs; -1: indefinitely. Tokens of the key before stay valid until they expire."""
 
 
+class ServiceAccountsSpec(Model):
+    """Tokens of Kubernetes' service accounts."""
+
+    enabled: bool = False
+    """Whether brokers accept tokens of service accounts of their Kubernetes cluster, which they verify by the keys that
+    its API server publishes. A change restarts the pods."""
+    audience: Audience = "heliograph"
+    """Audience that these tokens must be for, as pods have it in their projected volume."""
+
+
+class OidcSpec(Model):
+    """Tokens of identity providers (OpenID Connect)."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.issuers) || size(self.issuers) == 0 || (has(self.audiences) && size(self.audiences) > 0)",
+            _NEEDS_AUDIENCE,
+            ".issuers",
+        ),
+    )
+
+    issuers: Annotated[Unique[IssuerUrl], Field(max_length=10)] = Field(default_factory=list)
+    """URLs of the issuers whose tokens brokers accept; default: none. A change restarts the pods."""
+    audiences: Annotated[Unique[Audience], Field(max_length=10)] = Field(default_factory=list)
+    """Audiences of their tokens: each must be for one of them."""
+    role_claim: str = Field(default="sub", min_length=1, max_length=100)
+    """Claim of their tokens that names the client."""
+
+    @model_validator(mode="after")
+    def _for_an_audience(self) -> Self:
+        if self.issuers and not self.audiences:
+            raise Contradiction([("issuers", _NEEDS_AUDIENCE)])
+        return self
+
+
 class ClusterAuthenticationSpec(Model):
-    """Authentication of clients by tokens that the operator signs."""
+    """Authentication of clients by tokens that the operator signs, and by those of others."""
 
     enabled: bool = False
     """Whether clients need credentials. The operator makes a pair of keys, whose public half the brokers get, and signs
@@ -94,3 +139,7 @@ class ClusterAuthenticationSpec(Model):
     """Longest validity of a token. A key that was replaced is trusted for this time after its last signature."""
     key_rotation: KeyRotationSpec = KeyRotationSpec()
     """Replacement of the key that signs tokens."""
+    service_accounts: ServiceAccountsSpec = ServiceAccountsSpec()
+    """Tokens of Kubernetes' service accounts; default: brokers do not accept them."""
+    oidc: OidcSpec = Field(default_factory=OidcSpec)
+    """Tokens of identity providers; default: brokers accept those of none."""

@@ -10,6 +10,8 @@ import msgspec
 
 from heliograph_api.policies.policies import Policies
 
+from .role_state import RoleSettings
+
 
 class TenantState(msgspec.Struct, rename="camel"):
     """A tenant; ``limits`` cap the policies of everything below it."""
@@ -96,3 +98,5 @@ class BrokerState(msgspec.Struct, rename="camel"):
     store_format: str = ""
     #: The id of its store, which copies of the store have, too; empty: the broker does not say.
     store_id: str = ""
+    #: The roles for which something is set; None: the broker does not say, or does not know of any.
+    roles: dict[str, RoleSettings] | None = None

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from heliograph_api.values.durations import format_duration
 from heliograph_api.values.names import InvalidName, NamespaceName, TopicName
-from heliograph_api.values.quoting import quoted
 
-from .authentication_spec import Role, Validity
-from .cel import DURATION, InSchema, Rule, where_both
+from .authentication_spec import IssuerUrl, Role, Validity
+from .cel import DURATION, Rule, where_both
 from .fields import Contradiction, Duration, Model, SubscriptionText, Unique
+from .patterns import matching
 from .references import ResourceReference
 from .unchanged import unchanged
 
@@ -25,38 +24,20 @@ _OBJECT: Final = "[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 _NAMESPACE: Final = "[-=:.0-9A-Za-z_]+/[-=:.0-9A-Za-z_]+"
 _TOPICS: Final = "[^/\\\\s*]+[*]?|[*]"
 _TOPIC: Final = f"((non-)?persistent://)?{_NAMESPACE}/[^/\\\\s*]+"
-_ISSUER: Final = "https://[^ ?#@]+"
+_SUBJECT: Final = "CN=[^,=+]+"
+_HOST: Final = "([a-z0-9]([-a-z0-9]*[a-z0-9])?[.])*[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NO_OBJECT: Final = "not a name of an object; valid: small letters, digits, - and . (a letter or digit at both ends)"
 _NO_NAMESPACE: Final = "not the name of a namespace; valid: tenant/namespace"
 _NO_TOPICS: Final = "not a topic's own name; valid: a name, or the beginning of names with a * at its end"
 _NO_TOPIC: Final = "not the name of a topic; valid: tenant/namespace/topic or persistent://tenant/namespace/topic"
-_NO_ISSUER: Final = "not an issuer; valid: a URL with https"
+_NO_SUBJECT: Final = "not a common name; valid: CN= and the name, such as CN=billing"
+_NO_HOST: Final = "not a DNS name; valid: small letters, digits, - and ., such as billing.example.org"
+_ONE_NAME: Final = "a certificate is known by one name; valid: subject, or dnsName"
 _ONE_PROOF: Final = "has one way to prove the role; valid: token, serviceAccount, certificate or oidc"
 _ONE_PLACE: Final = "a permission is for one place; valid: namespace (with or without topics), or topic"
 _TOO_EARLY: Final = "is not shorter than validity; valid: less"
 _NOT_BEFORE: Final = "a token is replaced before its end; valid: above 0, and not infinite"
 _NO_CONSUMER: Final = "are for those that consume; valid: leave it out, or consume among actions"
-
-
-def _matching(pattern: str, problem: str) -> AfterValidator:
-    """Return a check of a text by a pattern, which is written as in CEL."""
-    compiled = re.compile(pattern.replace("\\\\", "\\"))
-
-    def check(text: str) -> str:
-        if not compiled.fullmatch(text):
-            raise ValueError(f"{quoted(text)} is {problem}")
-        return text
-
-    return AfterValidator(check)
-
-
-def _named(pattern: str, problem: str, most: int) -> tuple[object, ...]:
-    return (
-        _matching(pattern, problem),
-        Field(max_length=most),
-        InSchema({"maxLength": most}),
-        Rule(f"self.matches('^({pattern})$')", problem),
-    )
 
 
 def _above(duration_ms: int) -> int:
@@ -65,7 +46,7 @@ def _above(duration_ms: int) -> int:
     return duration_ms
 
 
-ObjectName = Annotated[str, *_named(_OBJECT, _NO_OBJECT, _MAX_NAME)]
+ObjectName = Annotated[str, *matching(_OBJECT, _NO_OBJECT, _MAX_NAME)]
 """The name of an object in Kubernetes."""
 
 
@@ -98,26 +79,36 @@ class TokenProof(Model):
 
 
 class ServiceAccountProof(Model):
-    """Tokens of a ServiceAccount in Kubernetes."""
+    """Tokens of a ServiceAccount in Kubernetes, which pods get without any Secret."""
 
     name: ObjectName
     """Its name, in the Kubernetes namespace of the User."""
 
 
 class CertificateProof(Model):
-    """Client certificates."""
+    """Client certificates of an authority that the brokers trust."""
 
-    subject: str = Field(min_length=1, max_length=_MAX_NAME)
-    """Subject of the certificate, such as CN=billing."""
+    cel_rules: ClassVar[tuple[Rule, ...]] = (Rule("has(self.subject) != has(self.dnsName)", _ONE_NAME),)
+
+    subject: Annotated[str, *matching(_SUBJECT, _NO_SUBJECT, _MAX_NAME)] | None = None
+    """Common name of the certificate's subject, such as CN=billing."""
+    dns_name: Annotated[str, *matching(_HOST, _NO_HOST, _MAX_NAME)] | None = None
+    """DNS name among its alternative names, such as billing.example.org."""
+
+    @model_validator(mode="after")
+    def _by_one_name(self) -> Self:
+        if (self.subject is None) == (self.dns_name is None):
+            raise Contradiction([("", _ONE_NAME)])
+        return self
 
 
 class OidcProof(Model):
     """Tokens of an issuer of OpenID Connect."""
 
-    issuer: Annotated[str, *_named(_ISSUER, _NO_ISSUER, 500)]
-    """URL of the issuer."""
+    issuer: IssuerUrl
+    """URL of the issuer, as the BrokerCluster has it in `authentication.oidc.issuers`."""
     subject: str = Field(min_length=1, max_length=_MAX_NAME)
-    """Subject of the tokens."""
+    """Value of the claim that names the client: sub, or `authentication.oidc.roleClaim` of the BrokerCluster."""
 
 
 class ProofSpec(Model):
@@ -134,11 +125,11 @@ class ProofSpec(Model):
     token: TokenProof | None = None
     """A token that the operator issues."""
     service_account: ServiceAccountProof | None = None
-    """Tokens of a ServiceAccount. Not in effect yet: the status says so."""
+    """Tokens of a ServiceAccount; the BrokerCluster needs `authentication.serviceAccounts`."""
     certificate: CertificateProof | None = None
-    """Client certificates. Not in effect yet: the status says so."""
+    """Client certificates. Not in effect while the brokers do not ask for any: the status says so."""
     oidc: OidcProof | None = None
-    """Tokens of an issuer of OpenID Connect. Not in effect yet: the status says so."""
+    """Tokens of an issuer of OpenID Connect, which is one of the BrokerCluster's."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -166,11 +157,11 @@ class PermissionSpec(Model):
         ),
     )
 
-    namespace: Annotated[str, *_named(_NAMESPACE, _NO_NAMESPACE, _MAX_TOPIC)] | None = None
+    namespace: Annotated[str, *matching(_NAMESPACE, _NO_NAMESPACE, _MAX_TOPIC)] | None = None
     """Namespace in the broker: tenant/namespace."""
-    topics: Annotated[str, *_named(_TOPICS, _NO_TOPICS, _MAX_TOPIC)] | None = None
+    topics: Annotated[str, *matching(_TOPICS, _NO_TOPICS, _MAX_TOPIC)] | None = None
     """Topic of the namespace by its own name, or all whose names begin so: orders-*. Default: all of the namespace."""
-    topic: Annotated[str, *_named(_TOPIC, _NO_TOPIC, _MAX_TOPIC)] | None = None
+    topic: Annotated[str, *matching(_TOPIC, _NO_TOPIC, _MAX_TOPIC)] | None = None
     """Topic by its full name, which has to exist."""
     subscriptions: Annotated[Unique[SubscriptionText], Field(max_length=20)] = Field(default_factory=list)
     """Subscriptions of the namespace that only this role, and others that name them, may use; default: none. A role

@@ -33,6 +33,7 @@ from .brokers import (
     health,
     isolation_policies,
     resource_quotas,
+    roles,
 )
 from .metrics import load_report, metrics, trouble
 from .namespaces import (
@@ -134,6 +135,7 @@ def create_app(
         lookup,
         apply,
         can_i,
+        roles,
         status,
         backup,
         metrics,

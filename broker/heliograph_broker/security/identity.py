@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from heliograph_api.resources.role_state import ProvenIdentity
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -24,3 +25,7 @@ class Identity(msgspec.Struct, frozen=True):
     """The identity of the proxy itself, which it can renew."""
     vouched: bool = False
     """Whether the proxy only names the role, without credentials of its client."""
+    proven: tuple[ProvenIdentity, ...] = ()
+    """Identities that the credentials prove, for which a role may be set."""
+    assigned: bool = False
+    """Whether the role is one that was set for what is proven, and not that of the client's own name."""

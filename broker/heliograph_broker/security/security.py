@@ -8,6 +8,7 @@ from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.values.comma_separated import comma_separated
 
 from heliograph_broker.clock import Clock
+from heliograph_broker.messaging.broker.roles import Roles
 from heliograph_broker.messaging.topic.directory import Directory
 
 from .authentication.authenticator import Authenticator
@@ -26,7 +27,7 @@ class Security:
     refresh_check_s: float
 
     @classmethod
-    def from_config(cls, config: BrokerConfig, directory: Directory, clock: Clock) -> Security | None:
+    def from_config(cls, config: BrokerConfig, directory: Directory, roles: Roles, clock: Clock) -> Security | None:
         """Return what the settings switch on, None if that is nothing. Reads keys, which blocks.
 
         Raises :class:`KeyUnusable` with the name of a key that cannot be used, and :class:`ProviderUnusable` with the
@@ -37,16 +38,18 @@ class Security:
         # The libraries of keys and certificates take megabytes, which a broker without authentication does not need.
         from .providers import providers_of
 
-        proxies = comma_separated(config.proxies)
+        proxies, monitors = comma_separated(config.proxies), comma_separated(config.monitors)
+        superusers, backups = comma_separated(config.superusers), comma_separated(config.backups)
+        authenticator = Authenticator(
+            providers_of(config, clock),
+            anonymous_role=config.anonymous_role,
+            proxies=proxies,
+            assigned=roles.role_of,
+            fixed=[*superusers, *monitors, *backups, *proxies],
+        )
         return cls(
-            Authenticator(providers_of(config, clock), anonymous_role=config.anonymous_role, proxies=proxies),
-            Authorizer(
-                directory,
-                comma_separated(config.superusers),
-                proxies,
-                monitors=comma_separated(config.monitors),
-                backups=comma_separated(config.backups),
-            ),
+            authenticator,
+            Authorizer(directory, superusers, proxies, monitors=monitors, backups=backups),
             FailureLog(clock),
             config.auth_refresh_check_s,
         )

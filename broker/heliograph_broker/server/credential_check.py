@@ -1,8 +1,9 @@
-"""Finds clients whose credentials have expired, or whose role has lost a right, while their connections are open.
+"""Finds clients whose credentials have expired, or whose role is another or has lost a right, on open connections.
 
 Once credentials have expired, or one of the keys that they may be signed by is removed, a client is asked for new ones.
 It has until the next check to send them; so long a client that cannot renew them on an open connection is left alone,
-too. Then its connection is closed.
+too. Then its connection is closed. That of a client for which another role was set is closed at once: when it connects
+again, it has that one.
 """
 
 from __future__ import annotations
@@ -87,8 +88,12 @@ class CredentialCheck:
             for connection in list(self._connections()):
                 session = connection.session
                 assert isinstance(session, Session)
-                if connection.connected and connection.alive:
-                    self._close_what_is_lost(session)
+                if not connection.connected or not connection.alive:
+                    continue
+                if self._security.authenticator.has_another_role(session.known_identity):
+                    connection.close("the role that is set for its client has changed")
+                    continue
+                self._close_what_is_lost(session)
 
     def _close_what_is_lost(self, session: Session) -> None:
         identity, decide = session.known_identity, self._security.authorizer.decide

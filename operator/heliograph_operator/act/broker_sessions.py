@@ -16,6 +16,7 @@ import structlog
 from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.resources.model import OfBroker
+from heliograph_api.resources.role_state import RoleSettings
 from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicName
 
 from heliograph_operator import operator_metrics
@@ -53,6 +54,10 @@ class Listing:
     def grants(self) -> dict[str, Grants]:
         """The grants by role, collected once."""
         return grants_by_role(self.state)
+
+    def role(self, name: str) -> tuple[Grants, RoleSettings | None]:
+        """Return the grants of a role, and what else is set for it."""
+        return self.grants.get(name, Grants()), (self.state.roles or {}).get(name)
 
     def stats(self, kind: str, name: str) -> ResourceStats | None:
         """Return the statistics of one object, None if the broker does not have it."""
@@ -231,6 +236,21 @@ class BrokerSession:
 
         try:
             await self._call("grant", call)
+        finally:
+            self._changed_at = asyncio.get_running_loop().time()
+
+    async def set_role(self, role: str, settings: RoleSettings | None) -> None:
+        """Set everything of a role but its grants; None: nothing is set for it any more."""
+        client = self._client
+
+        async def call() -> None:
+            if settings is None:
+                await client.delete_role(role)
+            else:
+                await client.put_role(role, settings)
+
+        try:
+            await self._call("role", call)
         finally:
             self._changed_at = asyncio.get_running_loop().time()
 

@@ -24,6 +24,7 @@ from .stateful_set import (
     Site,
     metadata,
     selector,
+    stated_settings,
 )
 
 #: DNS is asked at port 53. Policies see the port of the pod behind its Service, which is 5353 on OpenShift.
@@ -49,7 +50,8 @@ def network_policy(
     name = body["metadata"]["name"]
     dns = [{"port": port, "protocol": protocol} for port in _DNS_PORTS for protocol in ("UDP", "TCP")]
     egress: list[Manifest] = [{"ports": dns}]
-    if restores or cluster.spec.config.get("oidc_issuer") or cluster.spec.config.get("oidc_kubernetes"):
+    stated = stated_settings(cluster)
+    if restores or stated.get("oidc_issuer") or stated.get("oidc_kubernetes"):
         egress.append({"ports": [{"port": 1, "endPort": 65535, "protocol": "TCP"}]})
     return {
         "apiVersion": "networking.k8s.io/v1",

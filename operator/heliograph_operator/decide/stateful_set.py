@@ -172,9 +172,14 @@ def metadata(body: Body, name: str, **more: Any) -> dict[str, Any]:
     }
 
 
+def stated_settings(cluster: BrokerCluster) -> dict[str, Any]:
+    """Return the broker's settings by name."""
+    return cluster.spec.config | authentication_settings(cluster) | tls_settings(cluster.spec.tls)
+
+
 def settings(cluster: BrokerCluster) -> dict[str, str]:
     """Return the broker's settings as environment variables."""
-    stated = cluster.spec.config | authentication_settings(cluster) | tls_settings(cluster.spec.tls)
+    stated = stated_settings(cluster)
     return {f"HELIOGRAPH_{name.upper()}": _as_variable(value) for name, value in sorted(stated.items())}
 
 
@@ -249,7 +254,7 @@ def _pod(
     pod: dict[str, Any] = {
         "serviceAccountName": f"{name}-brokers",
         # Only by its own token can a broker read the keys that sign those of others.
-        "automountServiceAccountToken": bool(spec.config.get("oidc_kubernetes")),
+        "automountServiceAccountToken": bool(stated_settings(cluster).get("oidc_kubernetes")),
         # The variables of a Service named heliograph would be read as settings.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": spec.termination_grace_period_seconds,

@@ -50,17 +50,35 @@ def authentication_settings(cluster: BrokerCluster) -> dict[str, Any]:
     config, stated = cluster.spec.config, cluster.spec.authentication
     if not stated.enabled:
         return {} if config.get("auth") or "insecure" in config else {"insecure": True}
+    of_others = _settings_of_issuers(cluster)
 
     def with_config(setting: str, *first: str) -> str:
         return _joined(*first, *str(config.get(setting, "")).split(","))
 
     return {
-        "auth": with_config("auth", "token"),
+        "auth": with_config("auth", "token", "oidc" if of_others else ""),
         "token_public_key": _joined(f"{KEYS_PATH}/{PUBLIC}", str(config.get("token_public_key", ""))),
         "superusers": with_config("superusers", OPERATOR_ROLE, *stated.superusers),
         "monitors": with_config("monitors", METRICS_ROLE),
         "backups": with_config("backups", BACKUP_ROLE),
+        **of_others,
     }
+
+
+def _settings_of_issuers(cluster: BrokerCluster) -> dict[str, Any]:
+    """Return the settings for tokens of service accounts and identity providers, which add to those of the config."""
+    config, stated = cluster.spec.config, cluster.spec.authentication
+    pods, issuers = stated.service_accounts, stated.oidc
+    found: dict[str, Any] = {}
+    if pods.enabled:
+        found["oidc_kubernetes"] = True
+    if issuers.issuers:
+        found["oidc_issuer"] = _joined(*issuers.issuers, *str(config.get("oidc_issuer", "")).split(","))
+        found["oidc_role_claim"] = issuers.role_claim
+    if found:
+        named = (*([pods.audience] if pods.enabled else ()), *issuers.audiences)
+        found["oidc_audience"] = _joined(*named, *str(config.get("oidc_audience", "")).split(","))
+    return found
 
 
 def _joined(*texts: str) -> str:

@@ -418,8 +418,11 @@ OF_USERS: Final = (
     ),
     Guide(
         ("Conflict",),
-        "an older User has the role; or, of the credentials, a Secret of that name belongs to something else",
-        "delete one of them, or choose another `secretName`",
+        (
+            "an older User has the role or the identity; or, of the credentials, a Secret of that name is of something"
+            " else"
+        ),
+        "delete one of them, or choose another identity or `secretName`",
     ),
     Guide(
         ("NotAllowed",),
@@ -436,7 +439,7 @@ OF_USERS: Final = (
     ),
     Guide(
         ("Refused",),
-        "the broker refuses a grant; the message has its reason, such as a topic that does not exist",
+        "the broker refuses a grant or an identity; the message has its reason, such as a topic that does not exist",
         "create the topic, or use `namespace` and `topics`; the operator tries again",
     ),
     Guide(

@@ -1,45 +1,46 @@
-"""The Users by their roles: the oldest of those that state a role on a BrokerCluster has it."""
+"""The Users by their roles and identities: the oldest of those that state one on a BrokerCluster has it."""
 
 from __future__ import annotations
 
-from .kinds import BROKER_CLUSTER, USER, Body, Key, is_deleted, is_managed, key_of
+from collections.abc import Iterable
 
+from heliograph_api.resources.role_state import ProvenIdentity
 
-def role_of(body: Body) -> str:
-    """Return the role of a User."""
-    metadata = body["metadata"]
-    stated = (body.get("spec") or {}).get("role")
-    return str(stated or f"{metadata['namespace']}/{metadata['name']}")
+from .kinds import USER, Body, Key, is_deleted, is_managed, key_of
+from .user_identities import identities_of
+from .user_places import cluster_of, role_of
 
-
-def cluster_of(body: Body) -> Key:
-    """Return the key of the BrokerCluster that a User names."""
-    reference = (body.get("spec") or {}).get("clusterRef") or {}
-    namespace = reference.get("namespace") or body["metadata"]["namespace"]
-    return Key(BROKER_CLUSTER.name, str(namespace), str(reference.get("name", "")))
+#: A role, or an identity, on a BrokerCluster.
+_Place = tuple[Key, str | ProvenIdentity]
 
 
 class UserRoles:
-    """The Users by BrokerCluster and role. Register :meth:`seen` with the cache, and :meth:`forget` for deletions."""
+    """The Users by BrokerCluster, role and identity.
+
+    Register :meth:`seen` with the cache, and :meth:`forget` for deletions.
+    """
 
     def __init__(self) -> None:
-        self._users: dict[tuple[Key, str], dict[Key, Body]] = {}
-        self._places: dict[Key, tuple[Key, str]] = {}
+        self._users: dict[_Place, dict[Key, Body]] = {}
+        self._places: dict[Key, frozenset[_Place]] = {}
 
     def seen(self, before: Body | None, body: Body) -> None:
         """Take in a resource of the cache."""
         if body["kind"] != USER.name:
             return
-        key, place = key_of(body), (cluster_of(body), role_of(body))
-        if self._places.get(key, place) != place:
+        key, cluster = key_of(body), cluster_of(body)
+        places: frozenset[_Place] = frozenset(
+            [(cluster, role_of(body)), *((cluster, at) for at in identities_of(body))]
+        )
+        if self._places.get(key, places) != places:
             self.forget(key)
-        self._places[key] = place
-        self._users.setdefault(place, {})[key] = body
+        self._places[key] = places
+        for place in places:
+            self._users.setdefault(place, {})[key] = body
 
     def forget(self, key: Key) -> None:
         """Take in that a resource is gone."""
-        place = self._places.pop(key, None)
-        if place is not None:
+        for place in self._places.pop(key, ()):
             self._users[place].pop(key, None)
             if not self._users[place]:
                 del self._users[place]
@@ -50,18 +51,30 @@ class UserRoles:
 
     def on(self, cluster: Key) -> list[str]:
         """Return the roles that Users state on a BrokerCluster."""
-        return sorted(role for on, role in self._users if on == cluster)
+        return sorted(each for on, each in self._users if on == cluster and isinstance(each, str))
 
     def owner(self, body: Body) -> Key | None:
         """Return the User that has the role which ``body`` states; None: no User does that is managed and stays."""
-        found = self._users.get((cluster_of(body), role_of(body)), {})
-        standing = [(_age(each), key) for key, each in found.items() if is_managed(each) and not is_deleted(each)]
-        return min(standing)[1] if standing else None
+        return _oldest(self._users.get((cluster_of(body), role_of(body)), {}).items())
+
+    def owner_of(self, identity: ProvenIdentity, body: Body) -> Key | None:
+        """Return the User whose role an identity proves on the BrokerCluster of ``body``; None: it proves none.
+
+        A User that does not have its own role has no identities either.
+        """
+        found = self._users.get((cluster_of(body), identity), {})
+        return _oldest((key, each) for key, each in found.items() if self.owner(each) == key)
 
     def others(self, body: Body) -> list[Key]:
-        """Return the other Users that state the same role."""
-        found = self._users.get((cluster_of(body), role_of(body)), {})
-        return sorted(found.keys() - {key_of(body)})
+        """Return the other Users that state the same role, or one of the same identities."""
+        own: frozenset[_Place] = frozenset({(cluster_of(body), role_of(body))})
+        places = self._places.get(key_of(body), own)
+        return sorted({key for place in places for key in self._users.get(place, {})} - {key_of(body)})
+
+
+def _oldest(found: Iterable[tuple[Key, Body]]) -> Key | None:
+    standing = [(_age(each), key) for key, each in found if is_managed(each) and not is_deleted(each)]
+    return min(standing)[1] if standing else None
 
 
 def _age(body: Body) -> tuple[str, str]:

@@ -15,7 +15,6 @@ from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSession
 from heliograph_operator.act.controller import Context
 from heliograph_operator.decide.broker_differences import observed
 from heliograph_operator.decide.resource_stats import worth_writing
-from heliograph_operator.decide.user_grants import Grants
 from heliograph_operator.objects.kinds import CLUSTER_KINDS, USER
 
 log = structlog.get_logger(__name__)
@@ -83,7 +82,7 @@ class Refresh:
                 continue
             if key.kind == USER.name:
                 # Its name in the broker is that of a role, which has no statistics.
-                if listing.grants.get(memory.name, Grants()) != memory.observed:
+                if listing.role(memory.name) != memory.observed:
                     self._context.queue.add(key)
                 continue
             if observed(key.kind, memory.name, listing.state) != memory.observed:

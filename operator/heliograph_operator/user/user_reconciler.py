@@ -1,4 +1,4 @@
-"""Gives the role of each User its grants in the broker, and its clients a token in a Secret."""
+"""Gives the role of each User its grants and identities in the broker, and its clients a token in a Secret."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 from heliograph_api.resources.model import User
+from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings
 from heliograph_api.values.durations import format_duration
 
-from heliograph_operator.act.broker_sessions import BrokerSessions
+from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.broker_tokens import BrokerTokens, needs_token
 from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.act.controller import Context, Outcome
@@ -29,20 +30,17 @@ from heliograph_operator.decide.user_tokens import SECRET_TYPE, TokenPlan, Way, 
 from heliograph_operator.objects.backoff import REFUSED, UNREACHABLE
 from heliograph_operator.objects.conditions import EXPIRING, Reason, Truth, Verdict, ready, timestamp
 from heliograph_operator.objects.consent import user_refusal
-from heliograph_operator.objects.kinds import Body, is_held, shown
+from heliograph_operator.objects.kinds import Body, is_held, key_of, shown
 from heliograph_operator.objects.targets import http_url
-from heliograph_operator.objects.user_roles import UserRoles, cluster_of, role_of
+from heliograph_operator.objects.user_identities import identities_of, not_in_effect
+from heliograph_operator.objects.user_places import cluster_of, role_of
+from heliograph_operator.objects.user_roles import UserRoles
 
 #: Time (s) until something is tried again that only a change elsewhere makes possible; most of these are watched.
 _WAITING_S: Final = 30.0
 #: Time (s) between two checks of the Secret, which is not watched.
 _CHECK_S: Final = 60.0
 _MAX_NAMED: Final = 5
-_METHODS: Final = {
-    "service_account": ("serviceAccount", "brokers with auth=oidc that trust the API server as an issuer"),
-    "certificate": ("certificate", "brokers with auth=tls and a tls_client_ca"),
-    "oidc": ("oidc", "brokers with auth=oidc and the issuer"),
-}
 
 
 def _now() -> datetime:
@@ -66,6 +64,15 @@ class _Credentials:
     plan: TokenPlan | None = None
     problem: str = ""
     reason: StrEnum = Reason.CREDENTIALS_PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The Ready condition of a role, when to try again, and whether the broker can give roles identities."""
+
+    verdict: Verdict
+    again_s: float | None = None
+    knows_roles: bool = True
 
 
 class UserReconciler:
@@ -110,8 +117,8 @@ class UserReconciler:
             await report(context, resource, [ready(error.reason, message)], {"role": role_of(resource.body)})
             return Outcome("waiting", _WAITING_S)
         credentials = await self._credentials(context, resource, model, cluster)
-        granted, again_s = await self._granted(context, resource, model, cluster)
-        return await self._report(context, resource, model, credentials, granted, again_s)
+        given = await self._give(context, resource, model, cluster)
+        return await self._report(context, resource, model, cluster, credentials, given)
 
     def _cluster(self, context: Context, resource: Resource, model: User) -> Body:
         """Return the BrokerCluster on which the User may have its role. Raises :class:`_Blocked`."""
@@ -175,25 +182,24 @@ class UserReconciler:
             await context.events.emit(resource.body, "TokenIssued", message, repeat=True)
         return _Credentials(name, plan)
 
-    # -- grants --------------------------------------------------------------------------------------------------------
+    # -- grants and identities -----------------------------------------------------------------------------------------
 
-    async def _granted(
-        self, context: Context, resource: Resource, model: User, cluster: Body
-    ) -> tuple[Verdict, float | None]:
-        """Make the grants of the role those of the User; return the Ready condition, and when to try again."""
+    async def _give(self, context: Context, resource: Resource, model: User, cluster: Body) -> _Given:
+        """Make the grants and the identities of the role those of the User."""
         memory, role = resource.memory, role_of(resource.body)
         memory.http_url, memory.name = http_url(cluster), role
         if not memory.http_url:
-            return ready(
-                Reason.CLUSTER_NOT_READY, "the BrokerCluster has not published a broker address yet"
-            ), _WAITING_S
+            return _Given(
+                ready(Reason.CLUSTER_NOT_READY, "the BrokerCluster has not published a broker address yet"), _WAITING_S
+            )
         stated = stated_grants(model.spec.permissions)
+        field = "spec.permissions"
         try:
             broker = self._brokers.at(memory.http_url)
             listing = await broker.recent_listing()
             if missing := missing_namespaces(stated, model.spec.permissions, listing.state):
-                text = f"spec.permissions: the broker does not have namespace {named(missing, _MAX_NAMED, ', ')}"
-                return ready(Reason.PARENT_MISSING, text), _WAITING_S
+                text = f"{field}: the broker does not have namespace {named(missing, _MAX_NAMED, ', ')}"
+                return _Given(ready(Reason.PARENT_MISSING, text), _WAITING_S, listing.state.roles is not None)
             had = listing.grants.get(role, Grants())
             wanted = changes(role, stated, had, listing.state)
             if wanted:
@@ -202,16 +208,47 @@ class UserReconciler:
                 had = listing.grants.get(role, Grants())
                 if left := changes(role, stated, had, listing.state):
                     text = f"the broker accepted the grants but does not have them: {named(left)}"
-                    return ready(Reason.NOT_APPLIED, text), _WAITING_S
+                    return _Given(ready(Reason.NOT_APPLIED, text), _WAITING_S)
                 await context.events.emit(resource.body, "GrantsChanged", f"role {role}: {named(wanted)}", repeat=True)
+            # After the grants, so that a client has them as soon as it has the role.
+            field = "spec.authentication"
+            identities, taken = self._identities(resource.body)
+            listing = await self._set_role(broker, listing, role, RoleSettings(identities))
         except AdminRefused as error:
             memory.refused += 1
-            return ready(Reason.REFUSED, f"spec.permissions: {error.reason}"), REFUSED.delay(memory.refused)
+            # Another User may still have an identity in the broker that is this one's by now.
+            for key in self._roles.others(resource.body):
+                context.queue.add(key)
+            return _Given(ready(Reason.REFUSED, f"{field}: {error.reason}"), REFUSED.delay(memory.refused))
         except AdminUnreachable as error:
             memory.unreachable = True
-            return ready(Reason.BROKER_UNREACHABLE, str(error), "False"), UNREACHABLE.first_s
-        memory.refused, memory.observed = 0, had
-        return ready(Reason.RECONCILED, f"role {role} has the grants of spec.permissions", "True"), None
+            return _Given(ready(Reason.BROKER_UNREACHABLE, str(error), "False"), UNREACHABLE.first_s)
+        memory.refused, memory.observed = 0, listing.role(role)
+        knows_roles = listing.state.roles is not None
+        if taken:
+            return _Given(ready(Reason.CONFLICT, named(taken)), _WAITING_S, knows_roles)
+        text = f"role {role} has the grants of spec.permissions"
+        return _Given(ready(Reason.RECONCILED, text, "True"), None, knows_roles)
+
+    def _identities(self, user: Body) -> tuple[list[ProvenIdentity], list[str]]:
+        """Return the identities of a User, and for each that an older one has, who has it."""
+        own, taken, key = [], [], key_of(user)
+        for identity, field in identities_of(user).items():
+            owner = self._roles.owner_of(identity, user)
+            if owner in (None, key):
+                own.append(identity)
+            else:
+                taken.append(f"{field}: {owner} is older and has {identity}; remove it from one of them")
+        return own, taken
+
+    @staticmethod
+    async def _set_role(broker: BrokerSession, listing: Listing, role: str, settings: RoleSettings | None) -> Listing:
+        """Make what is set for a role this, None: nothing; return a listing with it."""
+        roles = listing.state.roles
+        if roles is None or roles.get(role) == settings:
+            return listing
+        await broker.set_role(role, settings)
+        return await broker.listing(0.0)
 
     # -- the end, and the status ---------------------------------------------------------------------------------------
 
@@ -220,13 +257,14 @@ class UserReconciler:
         context: Context,
         resource: Resource,
         model: User,
+        cluster: Body,
         credentials: _Credentials,
-        granted: Verdict,
-        again_s: float | None,
+        given: _Given,
     ) -> Outcome:
-        proof, now = model.spec.token, self._now()
+        proof, now, granted, again_s = model.spec.token, self._now(), given.verdict, given.again_s
         verdicts = token_verdicts(proof, credentials.name, credentials.plan, credentials.problem)
-        fields: dict[str, Any] = {"role": role_of(resource.body), "notInEffect": _not_in_effect(model) or None}
+        left_out = not_in_effect(resource.body, cluster, knows_roles=given.knows_roles)
+        fields: dict[str, Any] = {"role": role_of(resource.body), "notInEffect": left_out or None}
         requeue_s = again_s if again_s is not None else context.settings.resync_s
         if proof is not None:
             requeue_s = min(requeue_s, _CHECK_S)
@@ -265,7 +303,7 @@ class UserReconciler:
         return Outcome("deleted")
 
     async def _revoke(self, context: Context, resource: Resource) -> str:
-        """Take all grants from the role; return why some are still there, empty if none is."""
+        """Take all grants and identities from the role; return why some are still there, empty if none is."""
         cluster, role = context.cache.get(cluster_of(resource.body)), role_of(resource.body)
         if cluster is None or not role.startswith(f"{resource.key.namespace}/"):
             return ""
@@ -276,8 +314,9 @@ class UserReconciler:
             listing = await broker.listing(0.0)
             if left := changes(role, Grants(), listing.grants.get(role, Grants()), listing.state):
                 await broker.grant(role, left)
+            await self._set_role(broker, listing, role, None)
         except (AdminRefused, AdminUnreachable) as error:
-            return f"The grants of role {role} are still in the broker: {error}"
+            return f"The rights of role {role} are still in the broker: {error}"
         return ""
 
     @staticmethod
@@ -286,16 +325,3 @@ class UserReconciler:
     ) -> Outcome:
         await report(context, resource, [ready(reason, message, status)])
         return Outcome("waiting", context.settings.resync_s)
-
-
-def _not_in_effect(model: User) -> list[str]:
-    """Return the parts of the spec that are not in effect, each with the reason."""
-    found = []
-    for index, each in enumerate(model.spec.authentication):
-        for field, (name, needs) in _METHODS.items():
-            if getattr(each, field) is not None:
-                found.append(
-                    f"spec.authentication[{index}].{name}: needs {needs}, and their clients have the role that their"
-                    " own credentials name: grant that role what it may do"
-                )
-    return found

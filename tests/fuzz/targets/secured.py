@@ -56,7 +56,7 @@ class _SecuredServer(VirtualServer):
     def __init__(self, core: MemoryCore) -> None:
         self.core = core
         self.loop = _TaskLoop(core.clock)
-        security = Security.from_config(core.config, core.broker.directory, core.clock)
+        security = Security.from_config(core.config, core.broker.directory, core.broker.roles, core.clock)
         self.listener = Listener(core.broker, cast(Any, self.loop), security)
 
     def admin(self) -> FarSide:

@@ -29,6 +29,7 @@ from heliograph_api.resources.broker_state import (
 from heliograph_api.resources.metadata import OTHER_ROLES, OTHER_SUBSCRIPTIONS
 from heliograph_api.resources.model import KINDS, Namespace, Subscription, Tenant, Topic
 from heliograph_api.resources.permission_spec import namespace_grants, topic_actions
+from heliograph_api.resources.role_state import RoleSettings
 from heliograph_api.values.names import SubscriptionName, TopicName
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Context, Outcome
@@ -65,13 +66,17 @@ class Broker(BrokerSession):
         self.tenants = {"public": TenantState([], ["standalone"], Policies())}
         self.namespaces = {"public/default": NamespaceState(4, Policies())}
         self.topics: dict[str, TopicState] = {}
+        #: Settings of roles; None: the broker does not know of such.
+        self.roles: dict[str, RoleSettings] | None = {}
         #: The positions of the subscriptions that were created for resources, by full names.
         self.positions: dict[str, str] = {}
         self.unreachable = False
 
     async def listing(self, since: float) -> Listing:
         self._reach()
-        state = BrokerState("1", Policies(), Policies(), dict(self.tenants), dict(self.namespaces), self.topics)
+        state = BrokerState(
+            "1", Policies(), Policies(), dict(self.tenants), dict(self.namespaces), self.topics, roles=self.roles
+        )
         return Listing(msgspec.json.decode(msgspec.json.encode(state), type=BrokerState), since)
 
     async def apply(self, manifest: Mapping[str, Any]) -> None:

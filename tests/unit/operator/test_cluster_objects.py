@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.resources.model import BrokerCluster
 from heliograph_operator.decide.cluster_objects import (
     DISRUPTION_BUDGET,
@@ -273,6 +274,30 @@ def test_brokers_have_a_token_of_their_own_if_they_accept_those_of_service_accou
     # Other pods with this account have none.
     assert cluster["ServiceAccount main-brokers"]["automountServiceAccountToken"] is False
     assert cluster["ConfigMap main"]["data"]["HELIOGRAPH_OIDC_KUBERNETES"] == "true"
+
+
+def test_the_spec_switches_on_service_accounts_and_issuers() -> None:
+    accepting = {
+        "enabled": True,
+        "serviceAccounts": {"enabled": True, "audience": "brokers"},
+        "oidc": {"issuers": ["https://id.example"], "audiences": ["apps"], "roleClaim": "client_id"},
+    }
+    cluster = made(authentication=accepting)
+    data = cluster["ConfigMap main"]["data"]
+    assert data["HELIOGRAPH_AUTH"] == "token,oidc"
+    assert data["HELIOGRAPH_OIDC_KUBERNETES"] == "true"
+    assert data["HELIOGRAPH_OIDC_ISSUER"] == "https://id.example"
+    assert data["HELIOGRAPH_OIDC_AUDIENCE"] == "brokers,apps"
+    assert data["HELIOGRAPH_OIDC_ROLE_CLAIM"] == "client_id"
+    assert cluster["StatefulSet main"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is True
+    rules = cluster["NetworkPolicy main"]["spec"]["egress"]
+    assert {"ports": [{"port": 1, "endPort": 65535, "protocol": "TCP"}]} in rules
+    BrokerConfig.from_environment(data).check_together()
+    # The settings of the config are accepted, too.
+    config = {"auth": "oidc", "oidc_issuer": "https://other.example", "oidc_audience": "apps"}
+    data = made(authentication=accepting, config=config)["ConfigMap main"]["data"]
+    assert data["HELIOGRAPH_OIDC_ISSUER"] == "https://id.example,https://other.example"
+    assert "HELIOGRAPH_OIDC_KUBERNETES" not in made(authentication={"enabled": True})["ConfigMap main"]["data"]
 
 
 def test_without_a_policy_there_is_none_and_one_that_was_there_goes() -> None:

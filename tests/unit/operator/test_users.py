@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from copy import deepcopy
@@ -14,6 +15,7 @@ from heliograph_api.manifests.explain import explain
 from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TopicState
 from heliograph_api.resources.model import User
+from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings, service_account
 from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.cluster.cluster_keys import ClusterKeys
@@ -34,6 +36,7 @@ from heliograph_operator.objects.user_roles import UserRoles
 from heliograph_operator.user.user_reconciler import UserReconciler
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
 from pydantic import ValidationError
 
 from .api_server import resource_of
@@ -74,6 +77,7 @@ class Granting(Broker):
         self.namespaces["shop/payments"] = NamespaceState(4, Policies())
         self.topics[ORDERS] = TopicState(0, Policies())
         self.granted: list[str] = []
+        self.set_roles: list[str] = []
 
     def policies(self, namespace: str) -> dict[str, Any]:
         kept = self.namespaces[namespace].policies
@@ -87,6 +91,18 @@ class Granting(Broker):
         for each in wanted:
             self.granted.append(str(each))
             apply(self.policies, self.topics, role, each)
+
+    async def set_role(self, role: str, settings: RoleSettings | None) -> None:
+        self._reach()
+        assert self.roles is not None
+        self.set_roles.append(role)
+        if settings is None:
+            del self.roles[role]
+            return
+        for other, has in self.roles.items():
+            if other != role and (shared := {*settings.identities} & {*has.identities}):
+                raise AdminRefused(409, f"{shared} prove the role {other} already")
+        self.roles[role] = settings
 
 
 def apply(policies: Any, topics: Any, role: str, each: Change) -> None:
@@ -200,9 +216,13 @@ async def test_drift_is_seen_by_the_listing_of_all_grants() -> None:
     resource = resource_of(context, USER)
     await users.reconcile(context, resource)
     listing = await team.broker.listing(0.0)
-    assert resource.memory.observed == listing.grants["team/billing"]
+    assert resource.memory.observed == listing.role("team/billing")
     team.broker.policies("shop/payments")["namespace_auth"]["team/billing"] = ["consume"]
-    assert (await team.broker.listing(0.0)).grants["team/billing"] != resource.memory.observed
+    assert (await team.broker.listing(0.0)).role("team/billing") != resource.memory.observed
+    await users.reconcile(context, resource)
+    assert (await team.broker.listing(0.0)).role("team/billing") == resource.memory.observed
+    del team.broker.roles["team/billing"]
+    assert (await team.broker.listing(0.0)).role("team/billing") != resource.memory.observed
 
 
 async def test_a_namespace_or_a_topic_that_is_missing_is_waited_for() -> None:
@@ -507,20 +527,201 @@ async def test_a_token_that_the_cluster_does_not_allow_is_not_issued() -> None:
     assert SECRET not in team.server.objects
 
 
-async def test_ways_that_are_not_in_effect_are_named() -> None:
-    ways = [{"serviceAccount": {"name": "billing"}}, {"certificate": {"subject": "CN=billing"}}]
-    team = Team(user(authentication=[*ways, {"oidc": {"issuer": "https://login.example.com", "subject": "billing"}}]))
+# -- identities ------------------------------------------------------------------------------------------------------
+
+POD: dict[str, Any] = {"serviceAccount": {"name": "billing"}}
+ISSUER = "https://login.example.com"
+WAYS = [POD, {"certificate": {"subject": "CN=billing"}}, {"oidc": {"issuer": ISSUER, "subject": "billing"}}]
+OF_POD = service_account("team", "billing")
+
+
+def proofs(*ways: dict[str, Any]) -> dict[str, Any]:
+    return {"authentication": list(ways)}
+
+
+def not_in_effect(team: Team, key: Key = USER) -> list[str]:
+    named: list[str] = team.server.objects[key]["status"].get("notInEffect") or []
+    return [each.split(":")[0].rpartition(".")[2] for each in named]
+
+
+def older(body: Body) -> Body:
+    body["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
+    return body
+
+
+async def test_a_role_gets_the_identities_that_its_user_states() -> None:
+    more = {"certificate": {"dnsName": "billing.example.org"}}
+    team = Team(user(**proofs(*WAYS, more), **PRODUCE))
     await team.reconcile()
-    named = team.server.objects[USER]["status"]["notInEffect"]
-    assert [each.split(":")[0].rpartition(".")[2] for each in named] == ["serviceAccount", "certificate", "oidc"]
+    assert team.condition()[:2] == ("True", "Reconciled")
+    wanted = [
+        OF_POD,
+        ProvenIdentity("certificate", "CN=billing"),
+        ProvenIdentity("oidc", "billing", ISSUER),
+        ProvenIdentity("certificate", "DNS:billing.example.org"),
+    ]
+    assert team.broker.roles == {"team/billing": RoleSettings(wanted)}
+    await team.reconcile()
+    assert team.broker.set_roles == ["team/billing"], "nothing is repeated"
+    assert team.roles.on(CLUSTER) == ["team/billing"], "identities are no roles"
+    team.broker.roles["team/billing"] = RoleSettings([ProvenIdentity("certificate", "CN=somebody")])
+    await team.reconcile()
+    assert team.broker.roles == {"team/billing": RoleSettings(wanted)}
+
+
+async def test_identities_that_the_user_does_not_state_any_more_are_gone_and_all_with_the_user() -> None:
+    team = Team(user(**proofs(*WAYS)))
+    team.broker.roles = {"others": RoleSettings([service_account("other", "x")])}
+    await team.reconcile()
+    team.server.objects[USER]["spec"]["authentication"] = [POD]
+    team.server.change(USER, generation=2)
+    await team.reconcile()
+    assert team.broker.roles["team/billing"] == RoleSettings([OF_POD])
+    team.server.change(USER, deletionTimestamp="2026-01-02T00:00:00Z")
+    await team.reconcile()
+    assert list(team.broker.roles) == ["others"]
+
+
+async def test_ways_that_are_not_in_effect_are_named() -> None:
+    team = Team(user(**proofs(*WAYS)))
+    await team.reconcile()
+    assert not_in_effect(team) == ["serviceAccount", "certificate", "oidc"]
     assert team.condition("CredentialsIssued")[:2] == ("False", "NoCredentials")
+    accepting = {"serviceAccounts": {"enabled": True}, "oidc": {"issuers": [ISSUER], "audiences": ["heliograph"]}}
+    team = Team(user(**proofs(*WAYS)), cluster=closed(authentication={"enabled": True, **accepting}))
+    await team.reconcile()
+    assert not_in_effect(team) == ["certificate"]
+    by_certificate = {
+        "tls": {"enabled": True, "clientCA": {"secretRef": {"name": "client-ca"}}},
+        "config": {"auth": "tls"},
+    }
+    team = Team(user(**proofs(WAYS[1])), cluster=closed(**by_certificate))
+    await team.reconcile()
+    assert not_in_effect(team) == []
+
+
+async def test_a_broker_that_knows_of_no_identities_is_left_alone() -> None:
+    team = Team(user(**proofs(POD), **PRODUCE))
+    team.broker.roles = None
+    await team.reconcile()
+    assert team.condition()[:2] == ("True", "Reconciled")
+    assert "a newer image" in team.server.objects[USER]["status"]["notInEffect"][0]
+    team.server.change(USER, deletionTimestamp="2026-01-02T00:00:00Z")
+    await team.reconcile()
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+
+
+async def test_the_older_of_two_users_has_the_identity_and_the_younger_takes_over() -> None:
+    other = Key("User", "team", "other")
+    team = Team(user(**proofs(POD, WAYS[1])), older(user("other", **proofs(POD))))
+    await team.reconcile()
+    assert team.condition()[:2] == ("False", "Conflict")
+    assert "spec.authentication[0].serviceAccount: User team/other is older" in team.condition()[2]
+    assert team.broker.roles["team/billing"] == RoleSettings([ProvenIdentity("certificate", "CN=billing")])
+    await team.reconcile(other)
+    assert team.condition(key=other)[1] == "Reconciled"
+    team.server.change(other, deletionTimestamp="2026-03-01T00:00:00Z")
+    context = team.context()
+    users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, team.trust, lambda: team.now)
+    await users.reconcile(context, resource_of(context, other))
+    assert await context.queue.take() == USER, "the heir is told"
+    del team.server.objects[other]
+    await team.reconcile()
+    assert team.condition()[1] == "Reconciled"
+    assert team.broker.roles == {"team/billing": RoleSettings([OF_POD, ProvenIdentity("certificate", "CN=billing")])}
+
+
+async def test_an_older_user_gets_an_identity_that_the_younger_still_has_in_the_broker() -> None:
+    other = Key("User", "team", "other")
+    team = Team(user(**proofs(POD)), older(user("other")))
+    await team.reconcile()
+    team.server.objects[other]["spec"]["authentication"] = [POD]
+    await team.reconcile(other)
+    assert team.condition(key=other)[1] == "Refused"
+    await team.reconcile()
+    await team.reconcile(other)
+    assert (team.condition()[1], team.condition(key=other)[1]) == ("Conflict", "Reconciled")
+    assert team.broker.roles == {"team/billing": RoleSettings(), "team/other": RoleSettings([OF_POD])}
+
+
+async def test_a_user_of_another_kubernetes_namespace_names_its_own_service_accounts_only() -> None:
+    key = Key("User", "app", "billing")
+    there = user(namespace="app", clusterRef={"name": "main", "namespace": "team"}, **proofs(*WAYS))
+    consent = {"kubernetesNamespaces": ["app"], "tenants": ["shop"], "kinds": ["User"]}
+    team = Team(there, cluster=closed(consents=[consent]))
+    await team.reconcile(key)
+    assert team.broker.roles == {"app/billing": RoleSettings([service_account("app", "billing")])}
+    named = team.server.objects[key]["status"]["notInEffect"]
+    assert "only Users in the Kubernetes namespace of BrokerCluster team/main may name these" in named[1]
+    team.server.objects[CLUSTER] = closed()
+    await team.reconcile(key)
+    assert team.broker.roles == {}, "without consent nothing proves its role"
+
+
+class Population(RuleBasedStateMachine):
+    """Users that come, change and go, and an operator that looks at one at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.team = Team()
+
+    @rule(name=st.sampled_from("abc"), names=st.sets(st.sampled_from("xyz")), age=st.integers(1, 9))
+    def state(self, name: str, names: set[str], age: int) -> None:
+        made = user(name, **proofs(*({"serviceAccount": {"name": each}} for each in sorted(names))))
+        made["metadata"]["creationTimestamp"] = f"2025-01-0{age}T00:00:00Z"
+        self.team.server.objects[Key("User", "team", name)] = made
+
+    @rule(name=st.sampled_from("abc"))
+    def delete(self, name: str) -> None:
+        key = Key("User", "team", name)
+        if key in self.team.server.objects:
+            self.team.server.change(key, deletionTimestamp="2026-01-02T00:00:00Z")
+
+    @rule(name=st.sampled_from("abc"))
+    def look(self, name: str) -> None:
+        key = Key("User", "team", name)
+        if key in self.team.server.objects:
+            asyncio.run(self.team.reconcile(key, keys=False))
+            if not self.team.server.objects[key]["metadata"]["finalizers"]:
+                del self.team.server.objects[key]
+
+    def teardown(self) -> None:
+        """Looking at all of them again and again ends where each identity is of the oldest that states it."""
+        for _ in range(4):
+            for name in "abc":
+                self.look(name)
+        stated = sorted(
+            (body["metadata"]["creationTimestamp"], body["metadata"]["uid"], key.name, each["serviceAccount"]["name"])
+            for key, body in self.team.server.objects.items()
+            if key.kind == "User"
+            for each in body["spec"]["authentication"]
+        )
+        wanted: dict[str, str] = {}
+        for _, _, user_name, account in stated:
+            wanted.setdefault(account, f"team/{user_name}")
+        assert self.team.broker.roles is not None
+        found = {
+            identity.name.rpartition(":")[2]: role
+            for role, each in self.team.broker.roles.items()
+            for identity in each.identities
+        }
+        assert found == wanted
+
+
+Population.TestCase.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+test_whatever_happens_an_identity_is_of_the_oldest_user_that_states_it = Population.TestCase
 
 
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
         ({"authentication": [{}]}, "one way"),
-        ({"authentication": [{"token": {}, "certificate": {"subject": "x"}}]}, "one way"),
+        ({"authentication": [{"token": {}, "certificate": {"subject": "CN=x"}}]}, "one way"),
+        ({"authentication": [{"certificate": {}}]}, "known by one name"),
+        ({"authentication": [{"certificate": {"subject": "CN=x", "dnsName": "x"}}]}, "known by one name"),
+        ({"authentication": [{"certificate": {"subject": "billing"}}]}, "CN= and the name"),
+        ({"authentication": [{"certificate": {"dnsName": "Billing!"}}]}, "not a DNS name"),
+        ({"authentication": [{"oidc": {"issuer": "http://x", "subject": "y"}}]}, "a URL with https"),
         ({"authentication": [{"token": {}}, {"token": {}}]}, "more than one token"),
         ({"authentication": [{"token": {"validity": "1d", "rotateBefore": "1d"}}]}, "not shorter than validity"),
         ({"authentication": [{"token": {"rotateBefore": "0"}}]}, "before its end"),

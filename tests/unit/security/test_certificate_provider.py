@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from heliograph_api.policies.grants import RESERVED
+from heliograph_api.resources.role_state import ProvenIdentity
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.security.authentication.certificate import CertificateProvider
 from heliograph_broker.security.authentication.provider import Credentials, Unauthenticated
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 from tests.support.certificates import Authority
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
 
 
 @pytest.fixture
@@ -30,12 +32,14 @@ def clock() -> VirtualClock:
     return VirtualClock(int(NOW.timestamp()) * 1000)
 
 
-def certificate(*names: x509.NameAttribute[str]) -> bytes:
-    """Return a certificate in DER whose subject has these attributes."""
+def certificate(*names: x509.NameAttribute[str], hosts: tuple[str, ...] = ()) -> bytes:
+    """Return a certificate in DER whose subject has these attributes, for these DNS names."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name(names)
     day = timedelta(days=1)
     builder = x509.CertificateBuilder(subject, subject, key.public_key(), 1, NOW - day, NOW + day)
+    if hosts:
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(each) for each in hosts]), False)
     return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)
 
 
@@ -53,15 +57,27 @@ async def refusal(clock: VirtualClock, der: bytes) -> str:
 
 
 async def test_the_common_name_is_the_role_until_the_certificate_expires(clock: VirtualClock) -> None:
-    issued = Authority().issue("billing", ends=NOW + timedelta(days=1), starts=NOW)
+    issued = Authority().issue("billing", hosts=(), ends=NOW + timedelta(days=1), starts=NOW)
     provider = CertificateProvider(clock)
     found = await provider.authenticate(Credentials(certificate=issued.der))
-    assert found == Identity("billing", "tls", issued.expires_at_s * 1000)
+    proven = (ProvenIdentity("certificate", "CN=billing"),)
+    assert found == Identity("billing", "tls", issued.expires_at_s * 1000, proven=proven)
     assert provider.method == "tls"
     clock.advance_ms(24 * 3600 * 1000 - 1)
     await provider.authenticate(Credentials(certificate=issued.der))
     clock.advance_ms(1)
     assert await refusal(clock, issued.der) == "the client certificate has expired"
+
+
+async def test_dns_names_are_proven_beside_the_common_name_or_without_one(clock: VirtualClock) -> None:
+    issued = Authority().issue("billing", hosts=["Billing.example.org", "127.0.0.1"], starts=NOW, ends=NOW + DAY)
+    found = await CertificateProvider(clock).authenticate(Credentials(certificate=issued.der))
+    dns = ProvenIdentity("certificate", "DNS:billing.example.org")
+    assert (found.role, found.proven) == ("billing", (ProvenIdentity("certificate", "CN=billing"), dns))
+    found = await CertificateProvider(clock).authenticate(
+        Credentials(certificate=certificate(hosts=("billing.example.org",)))
+    )
+    assert (found.role, found.proven) == ("", (dns,))
 
 
 async def test_a_certificate_of_the_future_is_refused(clock: VirtualClock) -> None:

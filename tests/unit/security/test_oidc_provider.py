@@ -14,6 +14,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.resources.role_state import ProvenIdentity, service_account
 from heliograph_broker.clock import VirtualClock
 from heliograph_broker.security.authentication.issuer_keys import PAUSE_S, REFRESH_S, IssuerKeys
 from heliograph_broker.security.authentication.kubernetes import ClusterKeys
@@ -77,7 +78,8 @@ async def refusal(oidc: OidcProvider | TokensByIssuer, token: bytes) -> Unauthen
 async def test_the_subject_is_the_role_until_the_token_expires(oidc: OidcProvider, issuer: OidcIssuer) -> None:
     assert oidc.method == "token"
     found = await oidc.authenticate(Credentials(issuer.token("billing") + b"\n"))
-    assert found == Identity("billing", "token", (NOW_S + VALID_S) * 1000)
+    proven = (ProvenIdentity("oidc", "billing", issuer.url),)
+    assert found == Identity("billing", "token", (NOW_S + VALID_S) * 1000, proven=proven)
 
 
 @pytest.mark.parametrize("algorithm", PAIRS)
@@ -240,9 +242,11 @@ class TestServiceAccounts:
         self, cluster: OidcIssuer, pod: Path, issuer: OidcIssuer, clock: VirtualClock
     ) -> None:
         keys = IssuerKeys(ClusterKeys(pod, cluster.url), clock)
-        oidc = OidcProvider([TrustedIssuer(keys)], [AUDIENCE], clock)
+        oidc = OidcProvider([TrustedIssuer(keys, kubernetes=True)], [AUDIENCE], clock)
         token = cluster.token("system:serviceaccount:shop:billing", aud=[AUDIENCE])
-        assert await role(oidc, token) == "system:serviceaccount:shop:billing"
+        found = await oidc.authenticate(Credentials(token))
+        assert found.role == "system:serviceaccount:shop:billing"
+        assert found.proven == (service_account("shop", "billing"),)
         # A token for the API server, which every pod has, is not for the broker.
         await refusal(oidc, cluster.token(aud=[KUBERNETES]))
         assert cluster.requests == {DISCOVERY: 1, "/openid/v1/jwks": 1}

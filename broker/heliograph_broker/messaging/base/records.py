@@ -21,6 +21,8 @@ DEDUPLICATION = b"deduplication/"
 DAMAGED = b"damaged/"
 #: Records that could not be decoded are kept here, of any kind; see :mod:`.unreadable_records`.
 UNREADABLE = b"unreadable/"
+#: The :class:`.role_state.RoleSettings` of a role.
+ROLE = b"role/"
 BROKER_POLICIES = b"broker/policies"
 BROKER_SETTINGS = b"broker/settings"
 #: The version of the set of records that are the broker's own.

@@ -10,6 +10,7 @@ import random
 
 import msgspec
 from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.resources.role_state import RoleSettings
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.clock import Clock, SteadyClock
@@ -48,6 +49,7 @@ from .namespaces import Namespaces, Tenants
 from .partitioned_topics import PartitionedTopics
 from .parts import BrokerParts
 from .policy_levels import PolicyLevels
+from .roles import Roles
 from .ticks import Ticks
 from .topic_list import TopicWatches
 from .topics import Topics
@@ -73,6 +75,7 @@ class Broker(BrokerParts):
         self.delayed_topics = DelayedTopics(self.containment)
         self.directory = Directory()
         self.policies = PolicyLevels(self.directory, self.records, config)
+        self.roles = Roles(self.records, self.directory)
         snapshots = Snapshots(self.directory, self.records, self.containment)
         self.applied = AppliedPolicies(self.policies, self.directory, snapshots, config, steady, self.containment)
         self.inactivity = InactivityWatch(self.directory, self.applied, steady, self.containment, self._delete_unused)
@@ -100,6 +103,8 @@ class Broker(BrokerParts):
         stored = sound.get(records.BROKER_POLICIES)
         if stored is not None:
             self.policies.restore(decode(stored, type=BrokerPoliciesRecord))
+        for role, settings in sound.decoded(records.ROLE, RoleSettings):
+            self.roles.restore(role, settings)
         for name, versions in sound.decoded(records.SCHEMA, list[records.SchemaRecord]):
             self.schemas.restore(name, versions)
         stored = sound.get(records.BROKER_SETTINGS)

@@ -217,7 +217,7 @@ class _BrokerHead:
 
 
 class BrokerRecords(RecordSet):
-    """The broker's own state: tenants, namespaces, partitioned topics, schemas, the broker's policies."""
+    """The broker's own state: tenants, namespaces, partitioned topics, schemas, roles, the broker's policies."""
 
     __slots__ = ()
 

@@ -3,7 +3,8 @@
 The replacement depends on the kind of record. A topic's record has none: it is kept aside with the records that belong
 to it, and its ledgers go to quarantine. A subscription begins at the first entry that is stored: messages may come
 twice, none is missed. Sequence ids are read from the entries again. Where policies are lost (of tenants, namespaces,
-partitioned topics, the broker), everything is kept from then on, until somebody sets them again.
+partitioned topics, the broker), everything is kept from then on, until somebody sets them again. A role's record has
+no replacement: clients that it gave the role have that of their own name, until somebody sets it again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 from heliograph_api.policies.policies import InactiveTopic, Policies, Retention
+from heliograph_api.resources.role_state import RoleSettings
 from heliograph_api.values.names import TopicName
 
 from heliograph_broker.messaging.base import records
@@ -73,6 +75,7 @@ def _checks() -> dict[bytes, Callable[[bytes, bytes], object]]:
         records.SCHEMA: of(records.SCHEMA, list[records.SchemaRecord]),
         records.DEDUPLICATION: of(records.DEDUPLICATION, records.DeduplicationRecord),
         records.DAMAGED: of(records.DAMAGED, records.DamagedRecord),
+        records.ROLE: of(records.ROLE, RoleSettings),
         records.BROKER_POLICIES: of(records.BROKER_POLICIES, records.BrokerPoliciesRecord),
         records.BROKER_SETTINGS: of(records.BROKER_SETTINGS, records.BrokerSettingsRecord),
         records.BROKER_SET: of(records.BROKER_SET, records.BrokerSetRecord),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
+from heliograph_api.resources.role_state import ProvenIdentity
 
 from heliograph_broker.security.identity import Identity
 
@@ -18,20 +19,36 @@ METHODS: Final = ("token", "tls", "basic")
 NO_METHOD: Final = ("", "none")
 ANONYMOUS: Final = "anonymous"
 
+#: Returns the role that is set for one of several identities, empty without one.
+Assigned = Callable[[tuple[ProvenIdentity, ...]], str]
+
+
+def _nobody(proven: tuple[ProvenIdentity, ...]) -> str:
+    return ""
+
 
 class Authenticator:
     """The ways to authenticate that are switched on.
 
     ``anonymous_role`` is the role of clients without credentials; empty: they are refused. ``proxies`` are the roles
-    that speak for others, and never for themselves.
+    that speak for others, and never for themselves. ``assigned`` finds the roles that are set for identities. Clients
+    whose own names are ``fixed`` have these roles whatever is set: else a role could be taken from an administrator.
     """
 
     def __init__(
-        self, providers: Iterable[Provider], *, anonymous_role: str = "", proxies: Collection[str] = ()
+        self,
+        providers: Iterable[Provider],
+        *,
+        anonymous_role: str = "",
+        proxies: Collection[str] = (),
+        assigned: Assigned = _nobody,
+        fixed: Collection[str] = (),
     ) -> None:
         self._providers = {provider.method: provider for provider in providers}
         self.anonymous_role = anonymous_role
         self._proxies = frozenset(proxies)
+        self._assigned = assigned
+        self._fixed = frozenset(fixed)
         #: Attempts since the start, by method (an unknown one counts as ``other``) and whether they succeeded.
         self.attempts: Counter[tuple[str, bool]] = Counter()
 
@@ -50,7 +67,12 @@ class Authenticator:
         provider = self._providers.get(method)
         if provider is not None:
             identity = await provider.authenticate(credentials)
-            return msgspec.structs.replace(identity, withdrawals=provider.withdrawals)
+            role = "" if identity.role in self._fixed else self._assigned(identity.proven)
+            if not role and not identity.role:
+                raise Unauthenticated("the client's credentials name no role, and none is set for what they prove")
+            return msgspec.structs.replace(
+                identity, role=role or identity.role, assigned=bool(role), withdrawals=provider.withdrawals
+            )
         if method in NO_METHOD:
             if self.anonymous_role:
                 return Identity(self.anonymous_role, ANONYMOUS)
@@ -87,6 +109,14 @@ class Authenticator:
             return True
         provider = None if identity.vouched else self._providers.get(identity.method)
         return provider is not None and provider.withdrawals != identity.withdrawals
+
+    def has_another_role(self, identity: Identity) -> bool:
+        """Return whether the client, or its proxy, would have another role if it authenticated now."""
+        if identity.proxy is not None and self.has_another_role(identity.proxy):
+            return True
+        if not identity.proven or (identity.role in self._fixed and not identity.assigned):
+            return False
+        return self._assigned(identity.proven) != (identity.role if identity.assigned else "")
 
     async def through_proxy(
         self, identity: Identity, principal: str, method: str = "", credentials: Credentials | None = None

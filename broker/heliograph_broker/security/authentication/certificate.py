@@ -8,6 +8,8 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
+from heliograph_api.resources.role_state import ProvenIdentity
+from heliograph_api.values.quoting import quoted
 
 from heliograph_broker.clock import Clock
 from heliograph_broker.security.identity import Identity
@@ -15,13 +17,17 @@ from heliograph_broker.security.identity import Identity
 from .provider import Credentials, Provider, Unauthenticated
 from .roles import stated_role
 
+#: DNS names of a certificate that count; a client may have one with any number of them.
+_MAX_HOSTS: Final = 50
 _NONE: Final = "the connection has no client certificate: connect to a TLS port with one that this broker trusts"
 
 
 class CertificateProvider(Provider):
     """Method ``tls``: the role is the common name (CN) of the certificate's subject, as in Pulsar.
 
-    The certificate's chain is the matter of TLS. Its validity is checked here again, since a connection may outlast it.
+    A certificate without one, such as those that cert-manager issues by default, has DNS names instead: these name no
+    role by themselves, but one may be set for them. The certificate's chain is the matter of TLS. Its validity is
+    checked here again, since a connection may outlast it.
     """
 
     method = "tls"
@@ -38,21 +44,38 @@ class CertificateProvider(Provider):
                 # A common name of more than 64 characters is not as the standard has it, and usual.
                 warnings.simplefilter("ignore")
                 names = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+            hosts = _hosts(certificate)
             begins_ms, ends_ms = _ms(certificate.not_valid_before_utc), _ms(certificate.not_valid_after_utc)
         except Exception as error:
             # TLS accepted it, and the library has errors of many classes for what it cannot read.
             raise Unauthenticated("the client certificate cannot be read", _unreadable(error)) from None
         if len(names) > 1:
             raise Unauthenticated("the client certificate has several common names (CN); valid: one, which is the role")
-        role = stated_role(names[0] if names else "", "the common name (CN) of the client certificate")
+        role = ""
+        if names or not hosts:
+            role = stated_role(names[0] if names else "", "the common name (CN) of the client certificate")
+        proven = [ProvenIdentity("certificate", f"CN={role}")] if role else []
+        proven += [ProvenIdentity("certificate", f"DNS:{host.lower()}") for host in hosts]
         now_ms = self._clock.now_ms()
+        whose = role or quoted(hosts[0])
         if now_ms >= ends_ms:
-            raise Unauthenticated("the client certificate has expired", f"the client certificate of {role} has expired")
+            raise Unauthenticated(
+                "the client certificate has expired", f"the client certificate of {whose} has expired"
+            )
         if now_ms < begins_ms:
             raise Unauthenticated(
-                "the client certificate is not valid yet", f"the client certificate of {role} is not valid yet"
+                "the client certificate is not valid yet", f"the client certificate of {whose} is not valid yet"
             )
-        return Identity(role, self.method, ends_ms)
+        return Identity(role, self.method, ends_ms, proven=tuple(proven))
+
+
+def _hosts(certificate: x509.Certificate) -> list[str]:
+    """Return the DNS names among the certificate's alternative names."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return names.get_values_for_type(x509.DNSName)[:_MAX_HOSTS]
 
 
 def _ms(time: datetime) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from heliograph_api.broker_config import BrokerConfig
+from heliograph_api.resources.role_state import ProvenIdentity
 from heliograph_api.tables import readable_time
 from heliograph_api.tokens.keys import PUBLIC_KEY_ALGORITHMS
 from heliograph_api.tokens.parts import NotAToken, TokenParts, take_apart
@@ -31,10 +32,11 @@ NOT_TRUSTED: Final = "the token is not signed by a key that this broker trusts"
 
 
 class TrustedIssuer(NamedTuple):
-    """An issuer's keys, and the claim of its tokens that holds the role."""
+    """An issuer's keys, the claim of its tokens that holds the role, and whether it is the broker's own Kubernetes."""
 
     keys: IssuerKeys
     role_claim: str = "sub"
+    kubernetes: bool = False
 
 
 class OidcProvider(Provider):
@@ -71,7 +73,7 @@ class OidcProvider(Provider):
         ]
         if config.oidc_kubernetes:
             # Last, so that it is the one in effect for an issuer that is named, too.
-            trusted.append(TrustedIssuer(IssuerKeys(ClusterKeys(service_account), clock)))
+            trusted.append(TrustedIssuer(IssuerKeys(ClusterKeys(service_account), clock), kubernetes=True))
         if not trusted:
             raise ProviderUnusable("oidc_issuer: missing; valid: the URL of an issuer, or oidc_kubernetes")
         return cls(trusted, comma_separated(config.oidc_audience), clock)
@@ -113,7 +115,7 @@ class OidcProvider(Provider):
         if issuer is None:
             raise Unauthenticated(NOT_TRUSTED, f"the token's issuer {quoted(name)} is not trusted")
         await self._verify(token, issuer.keys)
-        return self._identity(claims, issuer.role_claim)
+        return self._identity(claims, issuer)
 
     async def _verify(self, token: TokenParts, issuer: IssuerKeys) -> None:
         """Return if one of the issuer's keys has signed the token. Raises :class:`Unauthenticated`."""
@@ -130,7 +132,7 @@ class OidcProvider(Provider):
             what = f"is not by the key {quoted(key_id)}" if keys else f"is by a key {quoted(key_id)} that is unknown"
             raise Unauthenticated(NOT_TRUSTED, f"the token's signature {what} of the issuer {issuer.issuer}")
 
-    def _identity(self, claims: Mapping[str, Any], role_claim: str) -> Identity:
+    def _identity(self, claims: Mapping[str, Any], issuer: TrustedIssuer) -> Identity:
         """Return who a token that is signed belongs to. Raises :class:`Unauthenticated`."""
         audience = claims.get("aud")
         audiences = audience if isinstance(audience, list) else [audience]
@@ -148,7 +150,12 @@ class OidcProvider(Provider):
         valid_from_ms = max(issued_ms, begins_ms or 0)
         if now_ms < valid_from_ms - LEEWAY_MS:
             raise Unauthenticated(f"the token is not valid before {readable_time(valid_from_ms)} UTC")
-        value = claims.get(role_claim)
+        value = claims.get(issuer.role_claim)
         if isinstance(value, list) and value:
             value = value[0]
-        return Identity(stated_role(value, f"the token's claim {role_claim}"), self.method, ends_ms)
+        role = stated_role(value, f"the token's claim {issuer.role_claim}")
+        if issuer.kubernetes:
+            proven = ProvenIdentity("serviceAccount", role)
+        else:
+            proven = ProvenIdentity("oidc", role, issuer.keys.issuer)
+        return Identity(role, self.method, ends_ms, proven=(proven,))

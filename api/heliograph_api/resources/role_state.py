@@ -1,0 +1,36 @@
+"""A role in a broker: the identities that prove it, beside its own name."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Method = Literal["serviceAccount", "certificate", "oidc"]
+
+
+class ProvenIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An identity of a client that its credentials prove.
+
+    ``name`` is that of a service account of the broker's Kubernetes (``system:serviceaccount:NAMESPACE:NAME``), of a
+    certificate (``CN=NAME`` or ``DNS:NAME``), or the value of the claim in which an issuer's tokens have the role.
+    """
+
+    method: Method
+    name: str
+    issuer: str = ""
+    """The issuer of tokens by ``oidc``."""
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.name}{f' of {self.issuer}' if self.issuer else ''}"
+
+
+def service_account(namespace: str, name: str) -> ProvenIdentity:
+    """Return the identity of a service account's tokens."""
+    return ProvenIdentity("serviceAccount", f"system:serviceaccount:{namespace}:{name}")
+
+
+class RoleSettings(msgspec.Struct, omit_defaults=True):
+    """Settings of a role: the identities whose clients have it instead of a role of their own name."""
+
+    identities: list[ProvenIdentity] = []

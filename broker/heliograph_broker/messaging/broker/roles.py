@@ -1,0 +1,72 @@
+"""The roles for which administrators set something: the identities whose clients have the role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings
+
+from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.base.errors import Conflict
+
+if TYPE_CHECKING:
+    from heliograph_broker.messaging.log.record_set import BrokerRecords
+    from heliograph_broker.messaging.topic.directory import Directory
+
+
+class Roles:
+    """See the module. Every change is stored at once, each role by itself."""
+
+    __slots__ = ("_directory", "_of_identities", "_records", "settings")
+
+    def __init__(self, broker_records: BrokerRecords, directory: Directory) -> None:
+        self._records = broker_records
+        self._directory = directory
+        #: By the names of roles. Not to be changed in place.
+        self.settings: dict[str, RoleSettings] = {}
+        self._of_identities: dict[ProvenIdentity, str] = {}
+
+    def restore(self, role: str, settings: RoleSettings) -> None:
+        """Take in a role as it is stored."""
+        self.settings[role] = settings
+        for identity in settings.identities:
+            self._of_identities[identity] = role
+
+    def role_of(self, proven: Iterable[ProvenIdentity]) -> str:
+        """Return the role of the first of these identities that has one; empty: none has."""
+        for identity in proven:
+            role = self._of_identities.get(identity)
+            if role is not None:
+                return role
+        return ""
+
+    def put(self, role: str, settings: RoleSettings) -> None:
+        """Set everything of a role. Raises :class:`Conflict` naming an identity that proves another role."""
+        if self.settings.get(role) == settings:
+            return
+        for identity in settings.identities:
+            other = self._of_identities.get(identity, role)
+            if other != role:
+                raise Conflict(f"{identity} proves the role {other} already; an identity proves one role")
+        # First of all, because the store may refuse the record.
+        self._records.put(_key(role), records.encode(settings))
+        self._forget(role)
+        self.restore(role, settings)
+        self._directory.rights_version += 1
+
+    def delete(self, role: str) -> None:
+        """Forget what is set for a role, if anything is."""
+        if role in self.settings:
+            self._records.delete(_key(role))
+            self._forget(role)
+            self._directory.rights_version += 1
+
+    def _forget(self, role: str) -> None:
+        before = self.settings.pop(role, None)
+        for identity in before.identities if before is not None else ():
+            self._of_identities.pop(identity, None)
+
+
+def _key(role: str) -> bytes:
+    return records.ROLE + role.encode()

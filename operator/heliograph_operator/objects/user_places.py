@@ -1,0 +1,19 @@
+"""The role of a User: its name, and the BrokerCluster that has it."""
+
+from __future__ import annotations
+
+from .kinds import BROKER_CLUSTER, Body, Key
+
+
+def role_of(body: Body) -> str:
+    """Return the role of a User."""
+    metadata = body["metadata"]
+    stated = (body.get("spec") or {}).get("role")
+    return str(stated or f"{metadata['namespace']}/{metadata['name']}")
+
+
+def cluster_of(body: Body) -> Key:
+    """Return the key of the BrokerCluster that a User names."""
+    reference = (body.get("spec") or {}).get("clusterRef") or {}
+    namespace = reference.get("namespace") or body["metadata"]["namespace"]
+    return Key(BROKER_CLUSTER.name, str(namespace), str(reference.get("name", "")))
