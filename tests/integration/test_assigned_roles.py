@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -97,7 +98,33 @@ def test_http_knows_the_role_as_well(closed: ClosedBroker) -> None:
     assert ask(path, shown, context=context).status == 200
     assert roles(closed, USER).body == {"identities": [by_issuer(closed)]}
     state = ask(f"{closed.http_url}/heliograph/v1/status", closed.signer.token(ADMIN), context=context).body
-    assert state["roles"] == {USER: {"identities": [by_issuer(closed)]}}
+    assert state["roles"][USER]["settings"] == {"identities": [by_issuer(closed)]}
+
+
+def test_the_status_tells_of_the_clients_of_a_role_for_which_something_is_set(closed: ClosedBroker) -> None:
+    def known() -> dict[str, dict[str, int]]:
+        answer = ask(
+            f"{closed.http_url}/heliograph/v1/status", closed.signer.token(ADMIN), context=closed.broker.context()
+        )
+        found: dict[str, dict[str, int]] = answer.body["roles"]
+        return found
+
+    assert prove(closed, by_issuer(closed)).status == 204
+    assert known()[USER].get("lastSeenMs", -1) == -1
+    began_ms = int(time.time()) * 1000
+    connected = client(closed, token(closed))
+    connected.create_producer(TOPIC)
+    assert known()[USER]["connections"] >= 1
+    with pytest.raises(pulsar.AuthorizationError):
+        connected.create_producer("persistent://public/default/others")
+    connected.close()
+    state = eventually(lambda: found if "connections" not in (found := known()[USER]) else None, what="it has left")
+    assert state is not None
+    assert state["deniedLastHour"] >= 1
+    assert state["lastSeenMs"] % 60_000 == 0
+    assert began_ms - 60_000 <= state["lastSeenMs"] <= began_ms + 600_000
+    # Of the administrator, of whom nothing is set, nothing is kept.
+    assert list(known()) == [USER]
 
 
 def test_an_identity_of_another_role_is_refused(closed: ClosedBroker) -> None:

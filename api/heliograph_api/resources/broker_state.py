@@ -10,7 +10,7 @@ import msgspec
 
 from heliograph_api.policies.policies import Policies
 
-from .role_state import RoleSettings
+from .role_state import RoleState
 
 
 class TenantState(msgspec.Struct, rename="camel"):
@@ -99,4 +99,6 @@ class BrokerState(msgspec.Struct, rename="camel"):
     #: The id of its store, which copies of the store have, too; empty: the broker does not say.
     store_id: str = ""
     #: The roles for which something is set; None: the broker does not say, or does not know of any.
-    roles: dict[str, RoleSettings] | None = None
+    roles: dict[str, RoleState] | None = None
+    #: When the broker started (wall-clock ms), since which it knows of the clients of roles; -1: it does not say.
+    started_ms: int = -1

@@ -1,4 +1,4 @@
-"""A role in a broker: the identities that prove it, beside its own name."""
+"""A role in a broker: the identities that prove it, beside its own name, and its clients."""
 
 from __future__ import annotations
 
@@ -34,3 +34,15 @@ class RoleSettings(msgspec.Struct, omit_defaults=True):
     """Settings of a role: the identities whose clients have it instead of a role of their own name."""
 
     identities: list[ProvenIdentity] = []
+
+
+class RoleState(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Settings of a role, and its clients. Times are wall-clock ms, exact to the minute."""
+
+    settings: RoleSettings
+    connections: int = 0
+    """Open connections to the binary ports."""
+    last_seen_ms: int = -1
+    """When a client of the role was there last; -1: not since the broker started."""
+    denied_last_hour: int = 0
+    """Requests that the role had no right to, in the last hour or since the broker started."""

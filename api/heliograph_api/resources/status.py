@@ -315,6 +315,14 @@ class UserStatus(Status):
     """When the token was issued."""
     token_expires: AwareDatetime | None = None
     """When the token expires."""
+    connections: Count | None = None
+    """Open connections of the role to the brokers' binary ports."""
+    last_seen: AwareDatetime | None = None
+    """When a client of the role was there last, to the minute; while one is connected, up to ten minutes ago."""
+    denied_last_hour: Count | None = None
+    """Requests in the last hour that the role had no right to, or that were above its limits."""
+    counted_since: AwareDatetime | None = None
+    """When the broker started, which counts since then only."""
     not_in_effect: list[str] | None = None
     """Parts of the spec that are not in effect, each with the reason."""
 

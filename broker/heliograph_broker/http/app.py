@@ -19,6 +19,7 @@ from heliograph_broker.http.base.rates import RateSampler
 from heliograph_broker.http.base.warning_header import warnings_as_header
 from heliograph_broker.http.metrics.loop_lag import LoopLag
 from heliograph_broker.messaging.broker.broker import Broker
+from heliograph_broker.messaging.broker.role_activity import RoleActivity
 from heliograph_broker.security.security import Security
 
 from .base import not_supported as absent
@@ -86,7 +87,7 @@ def create_app(
     middlewares = [
         audit_log(broker.clock.monotonic),
         errors_as_json,
-        *_guards(security),
+        *_guards(security, broker.roles.activity),
         uncompressed,
         warnings_as_header,
     ]
@@ -149,13 +150,13 @@ def create_app(
     return app
 
 
-def _guards(security: Security | None) -> list[Middleware]:
-    return [] if security is None else [authentication(security), authorized]
+def _guards(security: Security | None, activity: RoleActivity) -> list[Middleware]:
+    return [] if security is None else [authentication(security, activity), authorized]
 
 
 def create_metrics_app(app: web.Application, security: Security | None = None) -> web.Application:
     """Return an application that serves the metrics of ``app``, which must run, and nothing else."""
-    only = web.Application(middlewares=[errors_as_json, *_guards(security)])
+    only = web.Application(middlewares=[errors_as_json, *_guards(security, app[BROKER].roles.activity)])
     if security is not None:
         only[AUTHORIZER] = security.authorizer
     only[BROKER] = app[BROKER]

@@ -49,7 +49,14 @@ class Security:
         )
         return cls(
             authenticator,
-            Authorizer(directory, superusers, proxies, monitors=monitors, backups=backups),
+            Authorizer(
+                directory,
+                superusers,
+                proxies,
+                monitors=monitors,
+                backups=backups,
+                on_denial=roles.activity.denied,
+            ),
             FailureLog(clock),
             config.auth_refresh_check_s,
         )

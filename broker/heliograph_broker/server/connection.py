@@ -27,8 +27,8 @@ from heliograph_api.values.listeners import ServiceUrls
 from heliograph_broker.security.event_floods import EventFlood
 from heliograph_broker.security.tls.client_certificate import NO_CERTIFICATE, ClientCertificate, client_certificate
 
-from .connection_limits import RoleLimit
 from .output import Output
+from .role_clients import RoleClient, RoleClients
 
 if TYPE_CHECKING:
     from heliograph_broker.messaging.broker.broker import Broker
@@ -70,7 +70,7 @@ class MessageSink:
         raise NotImplementedError
 
 
-class ConnectionSession:
+class ConnectionSession(RoleClient):
     """The session of a client, as its connection knows it."""
 
     __slots__ = ()
@@ -94,7 +94,7 @@ class ConnectionHost:
     encoder: Encoder
     #: None on a broker without authentication.
     security: Security | None
-    role_limit: RoleLimit
+    role_clients: RoleClients
     #: Connections that were aborted before CONNECT was accepted.
     unconnected_aborts: EventFlood
 

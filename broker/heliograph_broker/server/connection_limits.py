@@ -62,30 +62,6 @@ class ConnectionLimits:
             del self._by_address[address]
 
 
-class RoleLimit:
-    """Counts the connections of each role to the binary ports; ``most`` 0 means no limit."""
-
-    def __init__(self, metrics: ConnectionMetrics, most: int) -> None:
-        self._metrics = metrics
-        self._most = most
-        self._by_role: Counter[str] = Counter()
-
-    def refusal(self, role: str) -> str:
-        """Return the reason for refusing one more connection of a role; empty if it is accepted."""
-        if 0 < self._most <= self._by_role[role]:
-            self._metrics.refused["role"] += 1
-            return f"Reached the maximum number of connections of a role: {self._most} (max_connections_per_role)"
-        return ""
-
-    def opened(self, role: str) -> None:
-        self._by_role[role] += 1
-
-    def closed(self, role: str) -> None:
-        self._by_role[role] -= 1
-        if not self._by_role[role]:
-            del self._by_role[role]
-
-
 def limits_of(config: BrokerConfig, metrics: ConnectionMetrics, *, of_reserve: float = 1.0) -> ConnectionLimits:
     """Return the limits of a port that leaves the fraction ``of_reserve`` of the reserved descriptors free."""
     descriptors = descriptor_limit()

@@ -23,9 +23,10 @@ from .commands import producer_commands
 from .commands.guards import guarded
 from .commands.handlers import HANDLERS
 from .connection import Connection, ConnectionHost
-from .connection_limits import RoleLimit, limits_of
+from .connection_limits import limits_of
 from .connection_memory import ConnectionMemory
 from .credential_check import CredentialCheck
+from .role_clients import RoleClients
 from .session import Session
 
 log = structlog.get_logger(__name__)
@@ -49,7 +50,8 @@ class Listener(ConnectionHost):
         self.broker = broker
         self.loop = loop
         self.security = security
-        self.role_limit = RoleLimit(broker.metrics.binary_connections, broker.config.max_connections_per_role)
+        self.role_clients = RoleClients(broker.metrics.binary_connections, broker.config.max_connections_per_role)
+        broker.roles.activity.connections = self.role_clients.connections
         self.unconnected_aborts = EventFlood(broker.clock.monotonic)
         self.handlers = HANDLERS if security is None else guarded(HANDLERS)
         self.publish_handler = producer_commands.send

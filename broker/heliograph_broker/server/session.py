@@ -77,7 +77,8 @@ class Session(ConnectionSession):
 
     def give_up(self) -> None:
         if self.counted_role:
-            self.connection.listener.role_limit.closed(self.counted_role)
+            self.connection.listener.role_clients.closed(self.counted_role, self)
+            self.broker.roles.activity.seen(self.counted_role)
             self.counted_role = ""
         while self.watchers:
             self.broker.watches.end(self.watchers.popitem()[1])

@@ -57,7 +57,8 @@ class Listing:
 
     def role(self, name: str) -> tuple[Grants, RoleSettings | None]:
         """Return the grants of a role, and what else is set for it."""
-        return self.grants.get(name, Grants()), (self.state.roles or {}).get(name)
+        found = (self.state.roles or {}).get(name)
+        return self.grants.get(name, Grants()), found.settings if found is not None else None
 
     def stats(self, kind: str, name: str) -> ResourceStats | None:
         """Return the statistics of one object, None if the broker does not have it."""

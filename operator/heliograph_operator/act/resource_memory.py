@@ -8,6 +8,7 @@ from heliograph_api.resources.model import OperatorResource
 
 from heliograph_operator.decide.job_runs import Run
 from heliograph_operator.decide.resource_stats import ResourceStats
+from heliograph_operator.decide.user_activity import Activity
 from heliograph_operator.objects.conditions import Verdict
 from heliograph_operator.objects.kinds import Body, Key
 
@@ -25,6 +26,9 @@ class ResourceMemory:
     #: The statistics last written to the status, and when (s, of the loop's clock).
     written: ResourceStats | None = None
     written_at: float = 0.0
+    #: The activity of a User's role that was last written to the status, and when (s, of the loop's clock).
+    activity: Activity | None = None
+    activity_at: float = 0.0
     #: When it was reconciled first (s, of the loop's clock); 0: not yet.
     began_at: float = 0.0
     #: Refusals in a row.

@@ -15,6 +15,8 @@ from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSession
 from heliograph_operator.act.controller import Context
 from heliograph_operator.decide.broker_differences import observed
 from heliograph_operator.decide.resource_stats import worth_writing
+from heliograph_operator.decide.user_activity import Activity
+from heliograph_operator.decide.user_activity import worth_writing as tells_more
 from heliograph_operator.objects.kinds import CLUSTER_KINDS, USER
 
 log = structlog.get_logger(__name__)
@@ -81,8 +83,9 @@ class Refresh:
                     return
                 continue
             if key.kind == USER.name:
-                # Its name in the broker is that of a role, which has no statistics.
-                if listing.role(memory.name) != memory.observed:
+                activity = Activity.of(memory.name, listing.state)
+                age_s = loop.time() - memory.activity_at
+                if listing.role(memory.name) != memory.observed or tells_more(memory.activity, activity, age_s):
                     self._context.queue.add(key)
                 continue
             if observed(key.kind, memory.name, listing.state) != memory.observed:

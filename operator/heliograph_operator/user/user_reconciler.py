@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
+from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.resources.model import User
 from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings
 from heliograph_api.values.durations import format_duration
@@ -25,6 +27,7 @@ from heliograph_operator.act.status_report import named, report
 from heliograph_operator.decide.server_certificate import AUTHORITIES
 from heliograph_operator.decide.stateful_set import metadata
 from heliograph_operator.decide.token_secrets import decoded
+from heliograph_operator.decide.user_activity import Activity, activity_fields, worth_writing
 from heliograph_operator.decide.user_grants import Grants, changes, missing_namespaces, stated_grants
 from heliograph_operator.decide.user_tokens import SECRET_TYPE, TokenPlan, Way, expiring, plan_token, token_verdicts
 from heliograph_operator.objects.backoff import REFUSED, UNREACHABLE
@@ -73,6 +76,8 @@ class _Given:
     verdict: Verdict
     again_s: float | None = None
     knows_roles: bool = True
+    #: The last answer of the broker; None: there was none.
+    state: BrokerState | None = None
 
 
 class UserReconciler:
@@ -226,9 +231,9 @@ class UserReconciler:
         memory.refused, memory.observed = 0, listing.role(role)
         knows_roles = listing.state.roles is not None
         if taken:
-            return _Given(ready(Reason.CONFLICT, named(taken)), _WAITING_S, knows_roles)
+            return _Given(ready(Reason.CONFLICT, named(taken)), _WAITING_S, knows_roles, listing.state)
         text = f"role {role} has the grants of spec.permissions"
-        return _Given(ready(Reason.RECONCILED, text, "True"), None, knows_roles)
+        return _Given(ready(Reason.RECONCILED, text, "True"), None, knows_roles, listing.state)
 
     def _identities(self, user: Body) -> tuple[list[ProvenIdentity], list[str]]:
         """Return the identities of a User, and for each that an older one has, who has it."""
@@ -244,8 +249,7 @@ class UserReconciler:
     @staticmethod
     async def _set_role(broker: BrokerSession, listing: Listing, role: str, settings: RoleSettings | None) -> Listing:
         """Make what is set for a role this, None: nothing; return a listing with it."""
-        roles = listing.state.roles
-        if roles is None or roles.get(role) == settings:
+        if listing.state.roles is None or listing.role(role)[1] == settings:
             return listing
         await broker.set_role(role, settings)
         return await broker.listing(0.0)
@@ -265,6 +269,7 @@ class UserReconciler:
         verdicts = token_verdicts(proof, credentials.name, credentials.plan, credentials.problem)
         left_out = not_in_effect(resource.body, cluster, knows_roles=given.knows_roles)
         fields: dict[str, Any] = {"role": role_of(resource.body), "notInEffect": left_out or None}
+        fields |= self._activity(resource, given)
         requeue_s = again_s if again_s is not None else context.settings.resync_s
         if proof is not None:
             requeue_s = min(requeue_s, _CHECK_S)
@@ -284,6 +289,17 @@ class UserReconciler:
             fields |= {"credentials": None, "tokenIssued": None, "tokenExpires": None}
         await report(context, resource, [granted, *verdicts], fields)
         return Outcome("ready" if granted.status == "True" else "waiting", requeue_s)
+
+    @staticmethod
+    def _activity(resource: Resource, given: _Given) -> dict[str, Any]:
+        """Return the fields of the status about the role's clients; those stay of which the broker does not tell."""
+        memory = resource.memory
+        if given.state is None:
+            return {}
+        activity, now_s = Activity.of(role_of(resource.body), given.state), asyncio.get_running_loop().time()
+        if worth_writing(memory.activity, activity, now_s - memory.activity_at):
+            memory.activity, memory.activity_at = activity, now_s
+        return activity_fields(memory.activity)
 
     async def _delete(self, context: Context, resource: Resource) -> Outcome:
         """Take its grants from the role, unless another User has it, then release the resource."""

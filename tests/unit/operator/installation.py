@@ -29,7 +29,7 @@ from heliograph_api.resources.broker_state import (
 from heliograph_api.resources.metadata import OTHER_ROLES, OTHER_SUBSCRIPTIONS
 from heliograph_api.resources.model import KINDS, Namespace, Subscription, Tenant, Topic
 from heliograph_api.resources.permission_spec import namespace_grants, topic_actions
-from heliograph_api.resources.role_state import RoleSettings
+from heliograph_api.resources.role_state import RoleSettings, RoleState
 from heliograph_api.values.names import SubscriptionName, TopicName
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Context, Outcome
@@ -68,15 +68,22 @@ class Broker(BrokerSession):
         self.topics: dict[str, TopicState] = {}
         #: Settings of roles; None: the broker does not know of such.
         self.roles: dict[str, RoleSettings] | None = {}
+        #: The clients of roles; their settings are in ``roles``.
+        self.clients: dict[str, RoleState] = {}
+        self.started_ms = 0
         #: The positions of the subscriptions that were created for resources, by full names.
         self.positions: dict[str, str] = {}
         self.unreachable = False
 
     async def listing(self, since: float) -> Listing:
         self._reach()
-        state = BrokerState(
-            "1", Policies(), Policies(), dict(self.tenants), dict(self.namespaces), self.topics, roles=self.roles
-        )
+        state = BrokerState("1", Policies(), Policies(), dict(self.tenants), dict(self.namespaces), self.topics)
+        if self.roles is not None:
+            state.roles = {
+                role: msgspec.structs.replace(self.clients.get(role, RoleState(settings)), settings=settings)
+                for role, settings in self.roles.items()
+            }
+            state.started_ms = self.started_ms
         return Listing(msgspec.json.decode(msgspec.json.encode(state), type=BrokerState), since)
 
     async def apply(self, manifest: Mapping[str, Any]) -> None:

@@ -15,11 +15,12 @@ from heliograph_api.manifests.explain import explain
 from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TopicState
 from heliograph_api.resources.model import User
-from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings, service_account
+from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings, RoleState, service_account
 from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.cluster.cluster_keys import ClusterKeys
 from heliograph_operator.decide.token_secrets import decoded
+from heliograph_operator.decide.user_activity import Activity, worth_writing
 from heliograph_operator.decide.user_grants import (
     Change,
     Grants,
@@ -656,6 +657,46 @@ async def test_a_user_of_another_kubernetes_namespace_names_its_own_service_acco
     team.server.objects[CLUSTER] = closed()
     await team.reconcile(key)
     assert team.broker.roles == {}, "without consent nothing proves its role"
+
+
+async def test_the_status_tells_of_the_clients_of_the_role() -> None:
+    team = Team(user(**PRODUCE))
+    minute = 60_000
+    team.broker.clients["team/billing"] = RoleState(RoleSettings(), 3, 5 * minute, 7)
+    await team.reconcile()
+    status = team.server.objects[USER]["status"]
+    assert (status["connections"], status["deniedLastHour"]) == (3, 7)
+    assert (status["lastSeen"], status["countedSince"]) == ("1970-01-01T00:05:00Z", "1970-01-01T00:00:00Z")
+    # A broker that has started again knows of nobody yet: what was known stays, and since when it counts is said.
+    team.broker.clients.clear()
+    team.broker.started_ms = 9 * minute
+    await team.reconcile()
+    status = team.server.objects[USER]["status"]
+    assert (status["connections"], status["deniedLastHour"]) == (0, 0)
+    assert (status["lastSeen"], status["countedSince"]) == ("1970-01-01T00:05:00Z", "1970-01-01T00:09:00Z")
+    team.broker.unreachable = True
+    await team.reconcile()
+    assert team.server.objects[USER]["status"]["connections"] == 0
+
+
+@pytest.mark.parametrize(
+    ("now", "age_s", "worth"),
+    [
+        (Activity(2, 0, 0, 0), 3600.0, False),
+        (Activity(3, 0, 0, 0), 59.0, False),
+        (Activity(3, 0, 0, 0), 60.0, True),
+        (Activity(0, 0, 0, 0), 0.0, True),
+        (Activity(2, 0, 5, 0), 1.0, False),
+        (Activity(2, 0, 5, 0), 61.0, True),
+        (Activity(2, 540_000, 0, 0), 540.0, False),
+        (Activity(2, 600_000, 0, 0), 600.0, True),
+        (Activity(2, 0, 0, 1), 0.0, True),
+        (None, 0.0, True),
+    ],
+)
+def test_activity_is_not_written_at_every_request(now: Activity | None, age_s: float, worth: bool) -> None:
+    assert worth_writing(Activity(2, 0, 0, 0), now, age_s) is worth
+    assert worth_writing(None, now, age_s) is (now is not None)
 
 
 class Population(RuleBasedStateMachine):

@@ -10,6 +10,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from heliograph_broker.messaging.broker.role_activity import RoleActivity
 from heliograph_broker.security.authentication.provider import Credentials, MayNotSpeak, Unauthenticated
 from heliograph_broker.security.identity import Identity
 from heliograph_broker.security.security import Security
@@ -24,10 +25,11 @@ _ORIGINAL_PRINCIPAL: Final = "X-Original-Principal"
 _SCHEMES: Final = {"bearer": "token", "basic": "basic"}
 
 
-def authentication(security: Security) -> Middleware:
+def authentication(security: Security, activity: RoleActivity) -> Middleware:
     """Return a middleware that refuses false credentials with 401, and who may not speak for another with 403.
 
-    A request without any goes on without an identity: whether it may is the question of authorization.
+    A request without any goes on without an identity: whether it may is the question of authorization. ``activity`` has
+    the roles that were there.
     """
     authenticator = security.authenticator
 
@@ -47,6 +49,7 @@ def authentication(security: Security) -> Middleware:
             return refusal(403 if isinstance(error, MayNotSpeak) else 401, str(error))
         if identity is not None:
             request[IDENTITY] = identity
+            activity.seen(identity.role)
         return await handler(request)
 
     return authenticate

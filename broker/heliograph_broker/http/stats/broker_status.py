@@ -63,7 +63,8 @@ async def status(request: web.Request) -> web.Response:
         topics={},
         store_format=broker.store.format,
         store_id=broker.store.identity.store_id,
-        roles=broker.roles.settings if only is None else None,
+        roles=broker.roles.states() if only is None else None,
+        started_ms=broker.roles.activity.started_ms,
     )
     # A partitioned topic is there before its first partition is looked at, and without any.
     for base, partitioned in broker.directory.partitioned.items():

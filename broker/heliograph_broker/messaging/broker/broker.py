@@ -75,7 +75,7 @@ class Broker(BrokerParts):
         self.delayed_topics = DelayedTopics(self.containment)
         self.directory = Directory()
         self.policies = PolicyLevels(self.directory, self.records, config)
-        self.roles = Roles(self.records, self.directory)
+        self.roles = Roles(self.records, self.directory, steady)
         snapshots = Snapshots(self.directory, self.records, self.containment)
         self.applied = AppliedPolicies(self.policies, self.directory, snapshots, config, steady, self.containment)
         self.inactivity = InactivityWatch(self.directory, self.applied, steady, self.containment, self._delete_unused)

@@ -1,16 +1,19 @@
-"""The roles for which administrators set something: the identities whose clients have the role."""
+"""The roles for which administrators set something: the identities whose clients have the role, and these clients."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings
+from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings, RoleState
 
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import Conflict
 
+from .role_activity import RoleActivity
+
 if TYPE_CHECKING:
+    from heliograph_broker.clock import Clock
     from heliograph_broker.messaging.log.record_set import BrokerRecords
     from heliograph_broker.messaging.topic.directory import Directory
 
@@ -18,14 +21,15 @@ if TYPE_CHECKING:
 class Roles:
     """See the module. Every change is stored at once, each role by itself."""
 
-    __slots__ = ("_directory", "_of_identities", "_records", "settings")
+    __slots__ = ("_directory", "_of_identities", "_records", "activity", "settings")
 
-    def __init__(self, broker_records: BrokerRecords, directory: Directory) -> None:
+    def __init__(self, broker_records: BrokerRecords, directory: Directory, clock: Clock) -> None:
         self._records = broker_records
         self._directory = directory
         #: By the names of roles. Not to be changed in place.
         self.settings: dict[str, RoleSettings] = {}
         self._of_identities: dict[ProvenIdentity, str] = {}
+        self.activity = RoleActivity(self.settings.keys(), clock)
 
     def restore(self, role: str, settings: RoleSettings) -> None:
         """Take in a role as it is stored."""
@@ -60,7 +64,18 @@ class Roles:
         if role in self.settings:
             self._records.delete(_key(role))
             self._forget(role)
+            self.activity.forget(role)
             self._directory.rights_version += 1
+
+    def states(self) -> dict[str, RoleState]:
+        """Return all roles for which something is set, with their clients."""
+        activity = self.activity
+        return {
+            role: RoleState(
+                settings, activity.connections(role), activity.last_seen_ms(role), activity.denied_last_hour(role)
+            )
+            for role, settings in self.settings.items()
+        }
 
     def _forget(self, role: str) -> None:
         before = self.settings.pop(role, None)

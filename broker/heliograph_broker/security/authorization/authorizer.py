@@ -7,7 +7,7 @@ exists.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from heliograph_api.policies.grants import ADMINISTRATION
@@ -35,6 +35,10 @@ _WANTED: Final[dict[Need, str]] = {
 }
 
 
+def _nothing(role: str) -> None:
+    """Nobody counts denials."""
+
+
 class Authorizer:
     """See the module. A change of a tenant or a namespace takes effect with the next decision."""
 
@@ -44,6 +48,7 @@ class Authorizer:
         "_directory",
         "_grants",
         "_monitors",
+        "_on_denial",
         "_proxies",
         "_superusers",
         "allowed",
@@ -57,12 +62,15 @@ class Authorizer:
         proxies: Collection[str] = (),
         monitors: Collection[str] = (),
         backups: Collection[str] = (),
+        on_denial: Callable[[str], None] = _nothing,
     ) -> None:
+        """``on_denial`` is called with the role of each request that is denied."""
         self._directory = directory
         self._superusers = frozenset(superusers)
         self._proxies = frozenset(proxies)
         self._monitors = frozenset(monitors)
         self._backups = frozenset(backups)
+        self._on_denial = on_denial
         #: By tenant and by namespace: the record of the last decision, and its roles or grants.
         self._admins: dict[str, tuple[TenantRecord, frozenset[str]]] = {}
         self._grants: dict[str, tuple[NamespaceRecord, NamespaceGrants]] = {}
@@ -73,7 +81,11 @@ class Authorizer:
     def decide(self, identity: Identity, need: Need, on: Resource) -> Decision:
         """Return whether a client may do something, and count the decision."""
         decision = self.explain(identity, need, on)
-        (self.allowed if decision.allowed else self.denied)[need] += 1
+        if decision.allowed:
+            self.allowed[need] += 1
+        else:
+            self.denied[need] += 1
+            self._on_denial(identity.role)
         return decision
 
     def explain(self, identity: Identity, need: Need, on: Resource) -> Decision:

@@ -41,12 +41,14 @@ def connect(session: Session, command: wire.BaseCommand) -> None:
     certificate = session.connection.certificate
 
     def accepted(identity: Identity) -> None:
-        limit = session.connection.listener.role_limit
-        if reason := limit.refusal(identity.role):
+        clients = session.connection.listener.role_clients
+        session.broker.roles.activity.seen(identity.role)
+        if reason := clients.refusal(identity.role):
+            session.broker.roles.activity.denied(identity.role)
             session.output.send_error(NO_REQUEST, wire.NotAllowedError, reason)
             session.connection.close(reason)
             return
-        limit.opened(identity.role)
+        clients.opened(identity.role, session)
         session.counted_role = identity.role
         session.identity = identity
         session.renews = request.feature_flags.supports_auth_refresh
