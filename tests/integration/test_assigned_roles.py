@@ -123,7 +123,7 @@ def test_the_status_tells_of_the_clients_of_a_role_for_which_something_is_set(cl
     assert state["deniedLastHour"] >= 1
     assert state["lastSeenMs"] % 60_000 == 0
     assert began_ms - 60_000 <= state["lastSeenMs"] <= began_ms + 600_000
-    # Of the administrator, of whom nothing is set, nothing is kept.
+    # Nothing is set for the administrator, so nothing is kept about that role.
     assert list(known()) == [USER]
 
 

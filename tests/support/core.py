@@ -30,6 +30,7 @@ class Client:
     def __init__(self) -> None:
         self.writable = True
         self.unwritable_since_ms = 0
+        self.held_until_ms = 0
         self.receipts: list[tuple[int, int, int]] = []
         self.errors: list[tuple[int, BrokerError]] = []
         self.messages: list[tuple[Consumer, Entry, int, int | None]] = []

@@ -1,4 +1,4 @@
-"""What is set for roles: durable, and each identity proves one role."""
+"""Settings of roles: durable, and each identity proves one role."""
 
 from __future__ import annotations
 

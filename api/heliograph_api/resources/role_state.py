@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+from heliograph_api.policies.policies import Rate
 
 Method = Literal["serviceAccount", "certificate", "oidc"]
 
@@ -30,10 +32,24 @@ def service_account(namespace: str, name: str) -> ProvenIdentity:
     return ProvenIdentity("serviceAccount", f"system:serviceaccount:{namespace}:{name}")
 
 
+Most = Annotated[int, msgspec.Meta(ge=0)] | None
+
+
+class RoleLimits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Limits of all clients of a role together, on one broker; None: no limit."""
+
+    connections: Most = None
+    producers: Most = None
+    consumers: Most = None
+    publish_rate: Rate | None = None
+    dispatch_rate: Rate | None = None
+
+
 class RoleSettings(msgspec.Struct, omit_defaults=True):
-    """Settings of a role: the identities whose clients have it instead of a role of their own name."""
+    """Settings of a role: the identities whose clients have it instead of a role of their own name, and limits."""
 
     identities: list[ProvenIdentity] = []
+    limits: RoleLimits = RoleLimits()
 
 
 class RoleState(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -11,9 +11,11 @@ from heliograph_api.values.names import InvalidName, NamespaceName, TopicName
 
 from .authentication_spec import IssuerUrl, Role, Validity
 from .cel import DURATION, Rule, where_both
-from .fields import Contradiction, Duration, Model, SubscriptionText, Unique
+from .fields import Contradiction, Count, Duration, Model, SubscriptionText, Unique
 from .patterns import matching
+from .policy_parts import RateSpec
 from .references import ResourceReference
+from .role_state import RoleLimits
 from .unchanged import unchanged
 
 _DAY_MS: Final = 24 * 3600 * 1000
@@ -202,6 +204,32 @@ class PermissionSpec(Model):
         return f"persistent://{self.in_namespace}/{self.topics}"
 
 
+class UserLimitsSpec(Model):
+    """Limits of all clients of a role together, on each broker; left out: no limit but those of the broker."""
+
+    connections: Count | None = None
+    """Connections to the binary ports; the lower of this and the broker's `max_connections_per_role` holds."""
+    producers: Count | None = None
+    """Open producers."""
+    consumers: Count | None = None
+    """Open consumers."""
+    publish_rate: RateSpec | None = None
+    """Messages and bytes that are published; above it the broker reads no more from the role's producers until there is
+    room."""
+    dispatch_rate: RateSpec | None = None
+    """Messages and bytes that consumers get; above it they wait until there is room."""
+
+    def core(self) -> RoleLimits:
+        """Return the limits as the broker enforces them."""
+        return RoleLimits(
+            self.connections,
+            self.producers,
+            self.consumers,
+            self.publish_rate.core() if self.publish_rate is not None else None,
+            self.dispatch_rate.core() if self.dispatch_rate is not None else None,
+        )
+
+
 class UserSpec(Model):
     """A role on the brokers of a BrokerCluster."""
 
@@ -225,6 +253,9 @@ class UserSpec(Model):
     """Ways to prove the role."""
     permissions: Annotated[list[PermissionSpec], Field(max_length=_MAX_PERMISSIONS)] = Field(default_factory=list)
     """Grants of the role. They are all that it has: the operator removes others of this role from the broker."""
+
+    limits: UserLimitsSpec = UserLimitsSpec()
+    """Limits of the role's clients. A change takes effect within a second, and closes nothing that is open."""
 
     @property
     def token(self) -> TokenProof | None:

@@ -58,12 +58,14 @@ _FREQUENT = frozenset(
 class MessageSink:
     """Sends messages to the consumers of a client."""
 
-    __slots__ = ("unwritable_since_ms", "writable")
+    __slots__ = ("held_until_ms", "unwritable_since_ms", "writable")
 
-    #: Whether messages may be sent: the client reads its data.
+    #: Whether messages may be sent: the client reads its data, and the dispatch rate of its role has room.
     writable: bool
     #: When that ended last, wall-clock ms.
     unwritable_since_ms: int
+    #: When the rate has room again, wall-clock ms; 0: it has.
+    held_until_ms: int
 
     def may_dispatch(self) -> None:
         """The client has read enough for more messages to be sent."""
@@ -162,6 +164,10 @@ class Connection(asyncio.BufferedProtocol):
         self._received = ReceiveBuffer(listener.receive_buffer)
         #: Paused while the connection is held or closing: no further frame is handled.
         self._reader = FrameReader(self._received)
+        #: Whether the client reads too little for messages to be sent.
+        self._unread = False
+        #: Ends a time in which no messages are sent.
+        self._messages_held: asyncio.TimerHandle | None = None
         #: Bytes that the client had taken at the last check.
         self._taken = 0
         self.session = listener.open_session(self)
@@ -215,6 +221,8 @@ class Connection(asyncio.BufferedProtocol):
         self.output.close()
         self.session.consumers.writable = False
         self._cancel_deadline()
+        if self._messages_held is not None:
+            self._messages_held.cancel()
         self._received.clear()
         for timer in self._holds.values():
             if timer is not None:
@@ -328,6 +336,10 @@ class Connection(asyncio.BufferedProtocol):
             self.hold(_UNREAD)
 
     def pause_writing(self) -> None:
+        self._unread = True
+        self._send_none()
+
+    def _send_none(self) -> None:
         consumers = self.session.consumers
         if consumers.writable:
             consumers.writable = False
@@ -341,9 +353,33 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         if self._closing:
             return
-        self.session.consumers.writable = True
+        self._unread = False
         self.release(_UNREAD)
-        self.session.consumers.may_dispatch()
+        self._send_again()
+
+    def hold_messages(self, ms: int) -> None:
+        """Send no messages for ``ms``, or until :meth:`release_messages`; answers are sent."""
+        if self._transport is None or self._closing:
+            return
+        if self._messages_held is not None:
+            self._messages_held.cancel()
+        self._messages_held = self.listener.loop.call_later(ms / 1000, self.release_messages)
+        self.session.consumers.held_until_ms = self.broker.clock.now_ms() + ms
+        self._send_none()
+
+    def release_messages(self) -> None:
+        """End the time in which no messages are sent."""
+        if self._messages_held is None or self._closing:
+            return
+        self._messages_held.cancel()
+        self._messages_held = None
+        self.session.consumers.held_until_ms = 0
+        self._send_again()
+
+    def _send_again(self) -> None:
+        if not self._unread and self._messages_held is None:
+            self.session.consumers.writable = True
+            self.session.consumers.may_dispatch()
 
     @property
     def held(self) -> bool:

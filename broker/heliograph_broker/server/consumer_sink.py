@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from heliograph_broker.storage.base.entry import Entry
 
     from .output import Output
+    from .role_clients import RoleRates
 
 
 class SoughtReader:
@@ -32,13 +33,16 @@ class SoughtReader:
 class SessionConsumers(MessageSink):
     """A :class:`ConsumerSink`: the consumers of one session, and the output that messages go to."""
 
-    __slots__ = ("_encoder", "_output", "open", "sought_readers", "unnotified")
+    __slots__ = ("_encoder", "_output", "open", "rates", "sought_readers", "unnotified")
 
     def __init__(self, output: Output) -> None:
         self._output = output
         self._encoder = output.encoder
         self.writable = True
         self.unwritable_since_ms = 0
+        self.held_until_ms = 0
+        #: The rates of the client's role; None without authentication.
+        self.rates: RoleRates | None = None
         self.open: dict[int, Consumer] = {}
         #: Readers, by consumer id, that are to come back after a seek.
         self.sought_readers: dict[int, SoughtReader] = {}
@@ -61,6 +65,9 @@ class SessionConsumers(MessageSink):
             )
         )
         output.write(frame)
+        rates = self.rates
+        if rates is not None and rates.dispatch is not None:
+            rates.dispatched(entry.messages, len(frame))
 
     def notify_active(self, consumer_id: int) -> None:
         """Send whether a consumer is active, if that was held back: its client knows the consumer now."""

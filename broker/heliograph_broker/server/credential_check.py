@@ -33,12 +33,15 @@ class CredentialCheck:
         broker: Broker,
         security: Security,
         connections: Callable[[], Iterable[Connection]],
+        changed: Callable[[], None],
     ) -> None:
+        """``changed`` is called when rights or limits of roles may have changed."""
         self._loop = loop
         self._clock = broker.clock
         self._broker = broker
         self._security = security
         self._connections = connections
+        self._changed = changed
         self._timers: list[asyncio.TimerHandle] = []
         self._rights_seen = broker.directory.rights_version
 
@@ -85,6 +88,7 @@ class CredentialCheck:
         version = self._broker.directory.rights_version
         if version != self._rights_seen:
             self._rights_seen = version
+            self._changed()
             for connection in list(self._connections()):
                 session = connection.session
                 assert isinstance(session, Session)

@@ -50,7 +50,9 @@ class Listener(ConnectionHost):
         self.broker = broker
         self.loop = loop
         self.security = security
-        self.role_clients = RoleClients(broker.metrics.binary_connections, broker.config.max_connections_per_role)
+        self.role_clients = RoleClients(
+            broker.metrics, broker.clock, broker.roles.limits_of, broker.config.max_connections_per_role
+        )
         broker.roles.activity.connections = self.role_clients.connections
         self.unconnected_aborts = EventFlood(broker.clock.monotonic)
         self.handlers = HANDLERS if security is None else guarded(HANDLERS)
@@ -71,7 +73,9 @@ class Listener(ConnectionHost):
         self._keep_alive: asyncio.TimerHandle | None = None
         self._credentials: CredentialCheck | None = None
         if security is not None:
-            self._credentials = CredentialCheck(loop, broker, security, self.connections.keys)
+            self._credentials = CredentialCheck(
+                loop, broker, security, self.connections.keys, self.role_clients.configure
+            )
         #: 0: the port is not open.
         self.port = 0
         self.tls_port = 0

@@ -18,6 +18,7 @@ from .connection import Connection, ConnectionSession
 from .consumer_sink import SessionConsumers
 from .error_codes import error_code
 from .producer_sink import SessionProducers
+from .role_clients import RoleRates
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +39,7 @@ class Session(ConnectionSession):
         "output",
         "overdue",
         "producers",
+        "rates",
         "renews",
         "verifying",
         "watchers",
@@ -59,6 +61,8 @@ class Session(ConnectionSession):
         self.counted_role = ""
         #: Whether the client can renew its credentials, was asked to, and is late with it.
         self.renews = self.challenged = self.overdue = False
+        #: The rates of its role; None without authentication.
+        self.rates: RoleRates | None = None
         #: Verifies the credentials; kept, as the event loop does not keep it.
         self.verifying: asyncio.Task[None] | None = None
 
@@ -99,6 +103,49 @@ class Session(ConnectionSession):
         except Exception:
             # A defect of the broker in one topic must not prevent the cleanup in others.
             log.exception("cleanup after a closed connection failed", client=self.connection.address)
+
+    def share(self, rates: RoleRates) -> None:
+        """Keep to the rates of the client's role."""
+        self.rates = self.consumers.rates = rates
+
+    @property
+    def producer_count(self) -> int:
+        return len(self.producers.open) + len(self.producers.held)
+
+    @property
+    def consumer_count(self) -> int:
+        return len(self.consumers.open)
+
+    def hold_publishing(self, reason: object, ms: int) -> None:
+        self.connection.hold(reason, ms)
+
+    def release_publishing(self, reason: object) -> None:
+        self.connection.release(reason)
+
+    def hold_messages(self, ms: int) -> None:
+        self.connection.hold_messages(ms)
+
+    def release_messages(self) -> None:
+        self.connection.release_messages()
+
+    def check_producer(self) -> None:
+        """Raise :class:`NotAllowed` if the client may not have one more producer."""
+        self.check_handles()
+        self._check_role(self.connection.listener.role_clients.check_producers)
+
+    def check_consumer(self) -> None:
+        """Raise :class:`NotAllowed` if the client may not have one more consumer."""
+        self.check_handles()
+        self._check_role(self.connection.listener.role_clients.check_consumers)
+
+    def _check_role(self, check: Callable[[str], None]) -> None:
+        if not self.counted_role:
+            return
+        try:
+            check(self.counted_role)
+        except NotAllowed:
+            self.broker.roles.activity.denied(self.counted_role)
+            raise
 
     def refuse(self, request_id: int, error: BrokerError) -> None:
         """Answer a request with the ERROR of a refusal."""

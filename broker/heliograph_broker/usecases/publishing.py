@@ -23,25 +23,26 @@ NO_TRANSACTIONS: Final = "Transactions are not enabled."
 
 def publish(
     producer: Producer, sequence_id: int, highest_sequence_id: int, entry: bytes, is_chunk: bool, max_bytes: int
-) -> None:
+) -> int:
     """Verify an entry and hand it to the producer's topic, which answers by receipt or error.
 
     ``max_bytes`` is the broker's limit of a payload. A refusal has its turn after the receipts of what came before,
-    except that of a producer that was fenced, which has no turn any more.
+    except that of a producer that was fenced, which has no turn any more. Return the number of messages that the topic
+    was handed, 0 for a refusal.
     """
     topic = producer.topic
     if not topic.producer_registry.may_publish(producer):
         error = ProducerFenced("producer was fenced")
         producer.sink.send_publish_error(producer.producer_id, sequence_id, error)
-        return
+        return 0
     try:
         metadata, payload_offset = parse_entry(entry)
     except ChecksumMismatch as error:
         topic.refuse(producer, sequence_id, ChecksumFailed(str(error)))
-        return
+        return 0
     except EntryError as error:
         topic.refuse(producer, sequence_id, MalformedEntry(str(error)))
-        return
+        return 0
     messages = metadata.num_messages_in_batch
     refusal = ""
     payload_bytes = len(entry) - payload_offset
@@ -58,12 +59,13 @@ def publish(
             refusal = str(error)
     if refusal:
         topic.refuse(producer, sequence_id, NotAllowed(refusal))
-        return
+        return 0
     if topic.entry_rules is not None:
         broken = topic.entry_rules.refusal(metadata, payload_bytes)
         if broken is not None:
             topic.refuse(producer, sequence_id, broken)
-            return
+            return 0
     if is_chunk:
         producer.chunks_in += 1
     topic.publish(producer, sequence_id, highest_sequence_id, metadata, entry)
+    return messages

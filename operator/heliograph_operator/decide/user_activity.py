@@ -1,7 +1,7 @@
 """The status of a User that tells of its clients, and when it is worth a write.
 
-It changes all the time, and each change would be a request to the API server. So a role that comes or goes is told at
-once, other changes at most once a minute, and that it is still there every ten minutes.
+It changes all the time, and each change would be a request to the API server. So the first and the last connection
+are written at once, other changes at most once a minute, and that the role is still there every ten minutes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ def worth_writing(written: Activity | None, now: Activity | None, age_s: float) 
         return True
     if age_s < _QUIET_S:
         return False
-    told = written.connections, written.denied_last_hour
-    return told != (now.connections, now.denied_last_hour) or now.last_seen_ms - written.last_seen_ms >= _STILL_THERE_MS
+    counts = written.connections, written.denied_last_hour
+    return (
+        counts != (now.connections, now.denied_last_hour) or now.last_seen_ms - written.last_seen_ms >= _STILL_THERE_MS
+    )
 
 
 def activity_fields(activity: Activity | None) -> dict[str, Any]:

@@ -218,7 +218,7 @@ class UserReconciler:
             # After the grants, so that a client has them as soon as it has the role.
             field = "spec.authentication"
             identities, taken = self._identities(resource.body)
-            listing = await self._set_role(broker, listing, role, RoleSettings(identities))
+            listing = await self._set_role(broker, listing, role, RoleSettings(identities, model.spec.limits.core()))
         except AdminRefused as error:
             memory.refused += 1
             # Another User may still have an identity in the broker that is this one's by now.

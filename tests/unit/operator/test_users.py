@@ -12,10 +12,16 @@ from typing import Any
 import pytest
 from heliograph_api.admin.admin_client import AdminRefused
 from heliograph_api.manifests.explain import explain
-from heliograph_api.policies.policies import Policies
+from heliograph_api.policies.policies import Policies, Rate
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TopicState
 from heliograph_api.resources.model import User
-from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings, RoleState, service_account
+from heliograph_api.resources.role_state import (
+    ProvenIdentity,
+    RoleLimits,
+    RoleSettings,
+    RoleState,
+    service_account,
+)
 from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.cluster.cluster_keys import ClusterKeys
@@ -222,7 +228,7 @@ async def test_drift_is_seen_by_the_listing_of_all_grants() -> None:
     assert (await team.broker.listing(0.0)).role("team/billing") != resource.memory.observed
     await users.reconcile(context, resource)
     assert (await team.broker.listing(0.0)).role("team/billing") == resource.memory.observed
-    del team.broker.roles["team/billing"]
+    await team.broker.set_role("team/billing", None)
     assert (await team.broker.listing(0.0)).role("team/billing") != resource.memory.observed
 
 
@@ -565,7 +571,7 @@ async def test_a_role_gets_the_identities_that_its_user_states() -> None:
     await team.reconcile()
     assert team.broker.set_roles == ["team/billing"], "nothing is repeated"
     assert team.roles.on(CLUSTER) == ["team/billing"], "identities are no roles"
-    team.broker.roles["team/billing"] = RoleSettings([ProvenIdentity("certificate", "CN=somebody")])
+    await team.broker.set_role("team/billing", RoleSettings([ProvenIdentity("certificate", "CN=somebody")]))
     await team.reconcile()
     assert team.broker.roles == {"team/billing": RoleSettings(wanted)}
 
@@ -577,7 +583,10 @@ async def test_identities_that_the_user_does_not_state_any_more_are_gone_and_all
     team.server.objects[USER]["spec"]["authentication"] = [POD]
     team.server.change(USER, generation=2)
     await team.reconcile()
-    assert team.broker.roles["team/billing"] == RoleSettings([OF_POD])
+    assert team.broker.roles == {
+        "team/billing": RoleSettings([OF_POD]),
+        "others": RoleSettings([service_account("other", "x")]),
+    }
     team.server.change(USER, deletionTimestamp="2026-01-02T00:00:00Z")
     await team.reconcile()
     assert list(team.broker.roles) == ["others"]
@@ -601,6 +610,18 @@ async def test_ways_that_are_not_in_effect_are_named() -> None:
     assert not_in_effect(team) == []
 
 
+async def test_a_role_gets_the_limits_that_its_user_states() -> None:
+    rate = {"messages": 100, "bytes": "1Mi"}
+    team = Team(user(limits={"connections": 5, "producers": 0, "publishRate": rate}))
+    await team.reconcile()
+    wanted = RoleLimits(connections=5, producers=0, publish_rate=Rate(100, 1024 * 1024, 1))
+    assert team.broker.roles == {"team/billing": RoleSettings([], wanted)}
+    del team.server.objects[USER]["spec"]["limits"]
+    team.server.change(USER, generation=2)
+    await team.reconcile()
+    assert team.broker.roles == {"team/billing": RoleSettings()}
+
+
 async def test_a_broker_that_knows_of_no_identities_is_left_alone() -> None:
     team = Team(user(**proofs(POD), **PRODUCE))
     team.broker.roles = None
@@ -618,14 +639,14 @@ async def test_the_older_of_two_users_has_the_identity_and_the_younger_takes_ove
     await team.reconcile()
     assert team.condition()[:2] == ("False", "Conflict")
     assert "spec.authentication[0].serviceAccount: User team/other is older" in team.condition()[2]
-    assert team.broker.roles["team/billing"] == RoleSettings([ProvenIdentity("certificate", "CN=billing")])
+    assert team.broker.roles == {"team/billing": RoleSettings([ProvenIdentity("certificate", "CN=billing")])}
     await team.reconcile(other)
     assert team.condition(key=other)[1] == "Reconciled"
     team.server.change(other, deletionTimestamp="2026-03-01T00:00:00Z")
     context = team.context()
     users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, team.trust, lambda: team.now)
     await users.reconcile(context, resource_of(context, other))
-    assert await context.queue.take() == USER, "the heir is told"
+    assert await context.queue.take() == USER, "the heir follows"
     del team.server.objects[other]
     await team.reconcile()
     assert team.condition()[1] == "Reconciled"
@@ -667,7 +688,7 @@ async def test_the_status_tells_of_the_clients_of_the_role() -> None:
     status = team.server.objects[USER]["status"]
     assert (status["connections"], status["deniedLastHour"]) == (3, 7)
     assert (status["lastSeen"], status["countedSince"]) == ("1970-01-01T00:05:00Z", "1970-01-01T00:00:00Z")
-    # A broker that has started again knows of nobody yet: what was known stays, and since when it counts is said.
+    # A broker that has started again knows of nobody yet: what was known stays, and it counts from then.
     team.broker.clients.clear()
     team.broker.started_ms = 9 * minute
     await team.reconcile()
@@ -719,7 +740,7 @@ class Population(RuleBasedStateMachine):
             self.team.server.change(key, deletionTimestamp="2026-01-02T00:00:00Z")
 
     @rule(name=st.sampled_from("abc"))
-    def look(self, name: str) -> None:
+    def reconcile(self, name: str) -> None:
         key = Key("User", "team", name)
         if key in self.team.server.objects:
             asyncio.run(self.team.reconcile(key, keys=False))
@@ -730,7 +751,7 @@ class Population(RuleBasedStateMachine):
         """Looking at all of them again and again ends where each identity is of the oldest that states it."""
         for _ in range(4):
             for name in "abc":
-                self.look(name)
+                self.reconcile(name)
         stated = sorted(
             (body["metadata"]["creationTimestamp"], body["metadata"]["uid"], key.name, each["serviceAccount"]["name"])
             for key, body in self.team.server.objects.items()
@@ -777,7 +798,8 @@ test_whatever_happens_an_identity_is_of_the_oldest_user_that_states_it = Populat
         ({"permissions": [{"namespace": "a/b", "actions": []}]}, "actions"),
         ({"role": "heliograph:operator"}, "Heliograph's own"),
         ({"role": "a,b"}, "not a role"),
-        ({"limits": {"connections": 5}}, "unknown field"),
+        ({"limits": {"connections": -1}}, "valid: 0 or more"),
+        ({"limits": {"topics": 5}}, "unknown field"),
     ],
 )
 def test_a_spec_that_is_wrong_is_refused(spec: dict[str, Any], problem: str) -> None:

@@ -37,7 +37,7 @@ class Checked:
             Authenticator([]), Authorizer(broker.directory, []), FailureLog(core.clock), CHECK_MS / 1000
         )
         loop = cast(asyncio.AbstractEventLoop, self.server.loop)
-        self.check = CredentialCheck(loop, broker, security, self.connections)
+        self.check = CredentialCheck(loop, broker, security, self.connections, lambda: None)
         self.check.start()
 
     def connections(self) -> Iterator[Connection]:

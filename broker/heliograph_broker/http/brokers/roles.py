@@ -60,7 +60,7 @@ async def get_role(request: web.Request) -> web.Response:
 
 
 @operation(
-    "Set what proves a role beside its own name; an identity proves one role at most.",
+    "Set the identities that prove a role, each of which proves one role at most, and the limits of its clients.",
     body=RoleSettings,
     body_required=True,
     example=_EXAMPLE,

@@ -205,6 +205,9 @@ def process_blocks(broker: Broker, lag: LoopLag, disk: DiskUsage) -> list[Block]
         ),
     ]
     blocks += _connection_blocks(broker.metrics.binary_connections, broker.metrics.http_connections)
+    reached: list[Sample] = [("", labels(limit=limit), count) for limit, count in broker.metrics.role_limits.items()]
+    text = "Producers and consumers refused, and rates reached, because of a role's limit."
+    blocks.append(Block("heliograph_role_limits_reached_total", "counter", reached, text))
     blocks += _tls_blocks(broker.metrics.tls)
     blocks += [
         _gauge(

@@ -204,6 +204,8 @@ class BrokerMetrics:
         self.http_connections = ConnectionMetrics()
         #: Clients that have shown who they are, or failed to, by method and success.
         self.authentications: Mapping[tuple[str, bool], int] = {}
+        #: How often a role's limit refused a producer or consumer, or held back its clients.
+        self.role_limits = {"producers": 0, "consumers": 0, "publishRate": 0, "dispatchRate": 0}
         self.tls = TlsMetrics()
         #: Issuers of tokens: name, fetches of their keys that succeeded and that failed, age (s) of the keys, if any.
         self.key_fetches: Callable[[], Sequence[tuple[str, int, int, float | None]]] = list

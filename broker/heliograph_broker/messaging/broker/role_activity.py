@@ -1,7 +1,7 @@
 """Clients of roles: when they were there last, and how many of their requests were denied in the last hour.
 
-It is in memory only, so that no request waits for the store. Of roles for which nothing is set nothing is kept:
-strangers must not be able to fill the memory.
+It is in memory only, so that no request waits for the store. Nothing is kept about roles for which nothing is
+set: unknown clients must not be able to fill the memory.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings, RoleState
+from heliograph_api.resources.role_state import ProvenIdentity, RoleLimits, RoleSettings, RoleState
 
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import Conflict
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from heliograph_broker.clock import Clock
     from heliograph_broker.messaging.log.record_set import BrokerRecords
     from heliograph_broker.messaging.topic.directory import Directory
+
+
+_UNLIMITED: Final = RoleLimits()
 
 
 class Roles:
@@ -36,6 +39,11 @@ class Roles:
         self.settings[role] = settings
         for identity in settings.identities:
             self._of_identities[identity] = role
+
+    def limits_of(self, role: str) -> RoleLimits:
+        """Return the limits of a role's clients."""
+        settings = self.settings.get(role)
+        return settings.limits if settings is not None else _UNLIMITED
 
     def role_of(self, proven: Iterable[ProvenIdentity]) -> str:
         """Return the role of the first of these identities that has one; empty: none has."""

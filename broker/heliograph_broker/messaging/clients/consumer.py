@@ -25,6 +25,8 @@ class ConsumerSink(Protocol):
     writable: bool
     #: When it ceased to be writable last, wall-clock ms.
     unwritable_since_ms: int
+    #: When the dispatch rate of its role has room again, wall-clock ms; 0: it has.
+    held_until_ms: int
 
     def send_message(self, consumer: Consumer, entry: Entry, redelivery_count: int, remaining: int | None) -> None:
         """Send a MESSAGE; ``remaining`` has a bit for each unacknowledged index of a partly acknowledged batch."""

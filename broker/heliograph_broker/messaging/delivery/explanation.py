@@ -100,6 +100,9 @@ def consumer_hold(consumer: Consumer) -> Explanation | None:
             text = f"consumer '{consumer.name}' has not asked for messages yet: its client gave no permits"
         return Explanation(DeliveryReason.NO_PERMITS, since_ms, text, consumer)
     sink = consumer.sink
+    if not sink.writable and sink.held_until_ms:
+        text = f"the dispatch rate of the role of consumer '{consumer.name}' is reached"
+        return Explanation(DeliveryReason.DISPATCH_RATE, sink.unwritable_since_ms, text, until_ms=sink.held_until_ms)
     if not sink.writable:
         text = f"the client of consumer '{consumer.name}' does not read the data sent to it"
         return Explanation(DeliveryReason.CONNECTION_FULL, sink.unwritable_since_ms, text, consumer)

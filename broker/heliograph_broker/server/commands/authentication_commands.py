@@ -48,7 +48,7 @@ def connect(session: Session, command: wire.BaseCommand) -> None:
             session.output.send_error(NO_REQUEST, wire.NotAllowedError, reason)
             session.connection.close(reason)
             return
-        clients.opened(identity.role, session)
+        session.share(clients.opened(identity.role, session))
         session.counted_role = identity.role
         session.identity = identity
         session.renews = request.feature_flags.supports_auth_refresh

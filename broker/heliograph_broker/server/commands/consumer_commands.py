@@ -36,7 +36,7 @@ def subscribe(session: Session, command: wire.BaseCommand) -> None:
         return
     try:
         if request.consumer_id not in session.consumers.sought_readers:
-            session.check_handles()
+            session.check_consumer()
         session.consumers.unnotified[request.consumer_id] = None
         opened = consumers.subscribe(
             broker,

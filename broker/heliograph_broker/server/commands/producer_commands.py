@@ -28,7 +28,7 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
         return
     session.producers.stop_holding(request.producer_id)
     try:
-        session.check_handles()
+        session.check_producer()
         opened = open_producer(broker, session.producers, _producer_request(session, request))
     except BrokerError as error:
         session.refuse(request.request_id, error)
@@ -116,7 +116,7 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
     if request.HasField("txnid_most_bits"):
         producer.topic.refuse(producer, request.sequence_id, NotAllowed(NO_TRANSACTIONS))
         return
-    publish(
+    messages = publish(
         producer,
         request.sequence_id,
         request.highest_sequence_id,
@@ -124,6 +124,10 @@ def send(session: Session, command: wire.BaseCommand, entry: bytes) -> None:
         request.is_chunk,
         session.broker.config.max_message_size,
     )
+    rates = session.rates
+    if rates is not None and rates.publish is not None:
+        # One that was refused has cost its bytes.
+        rates.published(messages, len(entry))
 
 
 def close_producer(session: Session, command: wire.BaseCommand) -> None:
