@@ -30,7 +30,8 @@ def resources(
     found = Resources(cluster, kube_namespace)
     process.launch()
     try:
-        found.apply("BrokerCluster", "main", {**SPEC, "authentication": {"enabled": True}})
+        authentication = {"enabled": True, "serviceAccounts": {"enabled": True}}
+        found.apply("BrokerCluster", "main", {**SPEC, "authentication": authentication})
         Brokers(found).wait_observed()
         found.wait_ready("BrokerCluster", "main", within_s=180)
         found.family()
@@ -87,6 +88,34 @@ def test_a_user_has_a_token_and_the_rights_that_it_states(resources: Resources) 
     resources.apply("User", "billing", {"clusterRef": {"name": "main"}, "authentication": TOKEN, "permissions": []})
     resources.wait("the right is gone", lambda: may(resources, found["token"], f"{ORDERS}/subscriptions") == 403)
     assert entries(resources)["token"] == found["token"]
+
+
+def test_a_service_account_proves_the_role_without_any_secret(resources: Resources) -> None:
+    for name in ("billing", "another"):
+        resources.cluster.kubectl("create", "serviceaccount", name, "-n", resources.namespace)
+    proof = [{"serviceAccount": {"name": "billing"}}]
+    limits = {"connections": 5, "publishRate": {"messages": 100}}
+    spec = {"clusterRef": {"name": "main"}, "authentication": proof, "permissions": CONSUME, "limits": limits}
+    resources.apply("User", "billing", spec)
+    resources.wait_ready("User", "billing")
+    assert not resources.status("User", "billing").get("notInEffect")
+    path = f"{ORDERS}/subscriptions"
+    token = token_of(resources, "billing")
+    resources.wait("the service account has the role", lambda: may(resources, token, path) == 200)
+    assert may(resources, token_of(resources, "another"), path) == 403
+    assert may(resources, token_of(resources, "billing", audience="somebody"), path) == 401
+    assert may(resources, token, "/admin/v2/tenants") == 403
+    resources.wait("it was seen", lambda: resources.status("User", "billing").get("lastSeen") is not None, within_s=150)
+    resources.wait("a denial", lambda: resources.status("User", "billing").get("deniedLastHour", 0) > 0, within_s=150)
+    # What the User does not state any more is gone.
+    resources.apply("User", "billing", {**spec, "authentication": []})
+    resources.wait("the service account has lost the role", lambda: may(resources, token, path) == 403)
+
+
+def token_of(resources: Resources, account: str, audience: str = "heliograph") -> str:
+    """Return a token of a service account, as the kubelet has them mounted."""
+    command = ("create", "token", account, "-n", resources.namespace, "--audience", audience, "--duration", "1h")
+    return resources.cluster.kubectl(*command).strip()
 
 
 def test_a_secret_that_somebody_deleted_is_made_again(resources: Resources) -> None:
