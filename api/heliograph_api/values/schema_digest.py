@@ -1,4 +1,4 @@
-"""What tells a schema from others, short enough for a status."""
+"""Digests by which a status names schemas."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Role(NamedTuple):
 
 ALL = frozenset({"lookup", "list", "produce", "consume"})
 KNOWN = (
-    Role("stranger"),
+    Role("no-grants"),
     Role("producer", frozenset({"lookup", "produce"})),
     Role("consumer", frozenset({"lookup", "consume"})),
     Role("both", frozenset({"lookup", "produce", "consume"})),
@@ -67,7 +67,7 @@ KNOWN = (
     Role("tenant-admin", ALL),
     Role("superuser", ALL),
     Role("proxy", frozenset({"lookup", "produce"}), speaks_for="producer"),
-    Role("proxy-for-a-stranger", speaks_for="stranger"),
+    Role("proxy-for-no-grants", speaks_for="no-grants"),
     Role("proxy-without-rights", speaks_for="producer"),
 )
 #: The roles of :data:`KNOWN` that speak for others.
@@ -89,7 +89,7 @@ def grant_all(http_url: str, token: str) -> None:
         "consumer": ["consume"],
         "both": ["produce", "consume"],
         "proxy": ["produce", "consume"],
-        "proxy-for-a-stranger": ["produce", "consume"],
+        "proxy-for-no-grants": ["produce", "consume"],
     }.items():
         put(f"{topic}/permissions/{role}", actions)
     put(f"{topic}-other/permissions/of-another-topic", ["produce", "consume"])
