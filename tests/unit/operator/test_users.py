@@ -43,7 +43,7 @@ from heliograph_operator.objects.user_roles import UserRoles
 from heliograph_operator.user.user_reconciler import UserReconciler
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from pydantic import ValidationError
 
 from .api_server import resource_of
@@ -770,8 +770,8 @@ class Population(RuleBasedStateMachine):
         assert found == wanted
 
 
-Population.TestCase.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
-test_whatever_happens_an_identity_is_of_the_oldest_user_that_states_it = Population.TestCase
+def test_whatever_happens_an_identity_is_of_the_oldest_user_that_states_it() -> None:
+    run_state_machine_as_test(Population, settings=settings(max_examples=25, stateful_step_count=12, deadline=None))
 
 
 @pytest.mark.parametrize(
