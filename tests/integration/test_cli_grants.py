@@ -7,20 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.administrator import Administrator
+from tests.support.administrator import Administrator, administered
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import fresh_name
 from tests.support.tokens import Signer
 
-ADMIN = "admin"
 #: A role of a User has a slash.
 ROLE = "messaging/billing"
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Iterator[BrokerProcess]:
-    data = tmp_path_factory.mktemp("closed") / "data"
-    with BrokerProcess(data, environment=signer.settings(superusers=ADMIN)) as running:
+    with administered(tmp_path_factory.mktemp("closed"), signer) as running:
         yield running
 
 
@@ -32,9 +30,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Administrator:
-    token = tmp_path / "admin.token"
-    token.write_text(signer.token(ADMIN))
-    return Administrator(closed.http_url, token, monkeypatch, capsys)
+    return Administrator(closed.http_url, signer, tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from .broker_process import BrokerProcess
 from .command_line import CommandLine
 from .ran import Ran
+from .tokens import Signer
+
+ADMIN: Final = "admin"
+
+
+@contextmanager
+def administered(directory: Path, signer: Signer) -> Iterator[BrokerProcess]:
+    """A broker that is closed to everybody but the superuser and those to whom this one grants something."""
+    with BrokerProcess(directory / "data", environment=signer.settings(superusers=ADMIN)) as running:
+        yield running
 
 
 class Administrator:
-    """Runs commands with the token in a file, and fails for any other exit code than the one expected."""
+    """Runs commands with a token from a file, and fails for any other exit code than the one expected."""
 
     def __init__(
-        self, http_url: str, token_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self,
+        http_url: str,
+        signer: Signer,
+        directory: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
-        monkeypatch.setenv("HELIOGRAPH_CONFIG", str(token_file.with_name("config.yaml")))
+        token_file = directory / "admin.token"
+        token_file.write_text(signer.token(ADMIN))
+        monkeypatch.setenv("HELIOGRAPH_CONFIG", str(directory / "config.yaml"))
         monkeypatch.setenv("HELIOGRAPH_HTTP_URL", http_url)
         monkeypatch.setenv("HELIOGRAPH_TOKEN_FILE", str(token_file))
         self._command_line = CommandLine(monkeypatch, capsys)
