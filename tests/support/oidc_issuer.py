@@ -31,6 +31,7 @@ VALID_S: Final = 3600
 #: Paths of the key set: the one it publishes, and that of a Kubernetes API server.
 _KEY_PATHS: Final = ("/keys", "/openid/v1/jwks")
 _TOKEN_PATH: Final = "/oauth/token"
+_KEY_SET: Final = "application/jwk-set+json"
 
 
 class OidcIssuer:
@@ -112,7 +113,10 @@ class OidcIssuer:
             }
             return web.json_response(document | self.changes)
         if request.path in _KEY_PATHS:
-            return web.json_response({"keys": self.public_keys()})
+            # As the API server of a Kubernetes, which has its keys in no other form.
+            if _KEY_SET not in request.headers.get("Accept", _KEY_SET):
+                return web.Response(status=406)
+            return web.json_response({"keys": self.public_keys()}, content_type=_KEY_SET)
         return web.Response(status=404)
 
     async def _issue(self, request: web.Request) -> web.Response:

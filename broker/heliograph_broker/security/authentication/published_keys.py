@@ -43,8 +43,8 @@ class Documents:
 
     async def read(self, url: str, bearer: str = "") -> bytes:
         """Return a document. Raises :class:`FetchFailed`."""
-        # Content that is compressed could grow without limit.
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        # Kubernetes has its keys in the first form only (RFC 7517). Compressed content could grow without limit.
+        headers = {"Accept": "application/jwk-set+json, application/json", "Accept-Encoding": "identity"}
         if bearer:
             headers["Authorization"] = f"Bearer {bearer}"
         # A redirection could leave the server that is trusted.
