@@ -225,7 +225,9 @@ class World:
         """Set the wall clock of an operator's machine."""
         self._operator(number).machine.ahead_s = ahead_s
 
-    def _client(self, http_url: str, *, token: Callable[[], str], deposed: Callable[[], bool]) -> ModelClient:
+    def _client(
+        self, http_url: str, *, token: Callable[[], str], trusted: Callable[[], str], deposed: Callable[[], bool]
+    ) -> ModelClient:
         host = http_url.partition("://")[2].partition(".")[0]
 
         def find() -> ModelBroker | None:
