@@ -107,9 +107,8 @@ def changes(role: str, stated: Grants, found: Grants, state: BrokerState) -> lis
             (gained if wanted else lost).append(NamespaceGrant(namespace, tuple(sorted(wanted))))
     for topic in sorted(stated.topics.keys() | found.topics.keys()):
         wanted, has = stated.topics.get(topic, NONE), found.topics.get(topic, NONE)
-        # A broker takes no change for a topic that it does not have; that grant allows nothing until it has.
-        is_there = topic.endswith("*") or topic in state.topics
-        if wanted != has and (wanted or is_there):
+        # Also of a topic that is gone: it may come back, when there may be no User that could take the grant away.
+        if wanted != has:
             (gained if wanted else lost).append(TopicGrant(topic, tuple(sorted(wanted))))
     for namespace, name in sorted(stated.subscriptions - found.subscriptions):
         others = _roles_of(namespace, name, state)

@@ -118,9 +118,10 @@ def apply(policies: Any, topics: Any, role: str, each: Change) -> None:
         roles = policies(each.namespace)["namespace_auth"]
         roles.pop(role, None) if not each.actions else roles.update({role: list(each.actions)})
     elif isinstance(each, TopicGrant):
-        if not each.topic.endswith("*") and each.topic not in topics:
-            raise AdminRefused(404, f"Topic {each.topic} not found")
         of_topics = policies(each.topic.partition("://")[2].rpartition("/")[0])["destination_auth"]
+        is_known = each.topic in topics or (not each.actions and each.topic in of_topics)
+        if not each.topic.endswith("*") and not is_known:
+            raise AdminRefused(404, f"Topic {each.topic} not found")
         roles = of_topics.setdefault(each.topic, {})
         roles.pop(role, None) if not each.actions else roles.update({role: list(each.actions)})
         if not roles:
@@ -265,6 +266,18 @@ async def test_a_deletion_takes_the_grants_and_waits_for_the_broker() -> None:
     assert team.condition()[1] == "Deleting"
     assert team.server.objects[USER]["metadata"]["finalizers"]
     team.broker.unreachable = False
+    await team.reconcile()
+    assert team.broker.policies("shop/payments")["destination_auth"] == {}
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+
+
+async def test_a_user_that_is_deleted_leaves_no_grant_on_a_topic_that_is_gone() -> None:
+    """The topic may come back, when no User is there that could take the grant away."""
+    team = Team(user(permissions=[{"topic": ORDERS, "actions": ["produce"]}]))
+    await team.reconcile()
+    assert team.broker.policies("shop/payments")["destination_auth"] == {ORDERS: {"team/billing": ["produce"]}}
+    del team.broker.topics[ORDERS]
+    team.server.change(USER, deletionTimestamp="2026-01-02T00:00:00Z")
     await team.reconcile()
     assert team.broker.policies("shop/payments")["destination_auth"] == {}
     assert not team.server.objects[USER]["metadata"]["finalizers"]
