@@ -94,7 +94,12 @@ def test_the_manifest_for_the_spark_operator_starts_what_the_image_has() -> None
     for part in ("driver", "executor"):
         assert {"cores", "memory", "securityContext"} <= application[part].keys()
         assert application[part]["securityContext"]["runAsUser"] == 10001
+        mounted = {f"{each['path']}/token" for each in application[part]["secrets"]}
+        assert mounted == {"/etc/heliograph/token/token"}
     assert "serviceAccount" in application["driver"]
+    given = application["arguments"]
+    assert "--option=pulsar.client.authParams=file:///etc/heliograph/token/token" in given
+    assert any(each.startswith("--admin-url=http://default-admin.") for each in given), "the admin API's own Service"
     job, *options = application["arguments"]
     known = set(re.findall(r"--[a-z-]+", "".join(output([*MODULE, job, "--help"], ROOT))))
     assert {option.partition("=")[0] for option in options} <= known
