@@ -47,7 +47,7 @@ def can_i(
 ) -> None:
     """Tell whether a role may do something on a topic, and the rule that decides. Exit code 0 is yes, 1 is no.
 
-    Everybody may ask about the own role, administrators of the tenant and superusers about any.
+    Everybody may ask about their own role, administrators of the tenant and superusers about any.
 
     \b
     Examples:

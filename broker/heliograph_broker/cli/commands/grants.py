@@ -73,7 +73,7 @@ def namespace_permissions(
 def grant_namespace(
     namespace: NamespaceArgument, role: RoleOption, actions: ActionsOption, http_url: HttpUrl = DEFAULT_HTTP_URL
 ) -> None:
-    """Set what a role may do on a namespace and all its topics, instead of what it might there before.
+    """Set what a role may do on a namespace and all its topics; this replaces what was granted to it there.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ def grant_subscription(
     roles: RolesOption,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Set the only roles that may use subscriptions of a name, of those that may consume.
+    """Set the roles that alone may use subscriptions of a name; they need the right to consume, too.
 
     \b
     Examples:
@@ -128,7 +128,7 @@ def revoke_subscription(
     role: RoleOption,
     http_url: HttpUrl = DEFAULT_HTTP_URL,
 ) -> None:
-    """Remove a role from those that may use subscriptions of a name; without any left, all may that consume.
+    """Remove a role from those that may use subscriptions of a name; if none is left, all that may consume may.
 
     \b
     Examples:
@@ -156,7 +156,7 @@ def topic_permissions(
 def grant_topic(
     topic: TopicArgument, role: RoleOption, actions: ActionsOption, http_url: HttpUrl = DEFAULT_HTTP_URL
 ) -> None:
-    """Set what a role may do on a topic, or with a * at its end on all whose names begin so.
+    """Set what a role may do on a topic; a name that ends with * is for all topics that begin so.
 
     \b
     Examples:
