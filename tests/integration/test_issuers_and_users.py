@@ -123,6 +123,7 @@ def test_a_broker_does_not_start_with_users_that_it_cannot_read(
     environment = {"HELIOGRAPH_AUTH": "basic"}
     broker = broker_factory(arguments=["--basic-file", str(tmp_path / "users")], environment=environment)
     with pytest.raises(
-        AssertionError, match=r"heliograph: basic_file: .*users: line 1: user 'admin' has a hash of MD5"
+        AssertionError,
+        match=r"heliograph: basic_file \(--basic-file\): .*users: line 1: user 'admin' has a hash of MD5",
     ):
         broker.start()

@@ -100,6 +100,7 @@ class World:
         self._put(f"/admin/v2/tenants/{self.tenant}", {"allowedClusters": [CLUSTER]})
         self._put(f"/admin/v2/namespaces/{namespace}", {})
         self._put(f"/admin/v2/resourcegroups/{self.tenant}", {})
+        self._put("/heliograph/v1/roles/ops", {"limits": {"connections": 1000}})
         about_cluster = f"/admin/v2/clusters/{CLUSTER}"
         self._post(f"{about_cluster}/failureDomains/{self.tenant}", {"brokers": [f"{self.tenant}:8080"]})
         self._post(f"{about_cluster}/namespaceIsolationPolicies/{self.tenant}", ISOLATION)
