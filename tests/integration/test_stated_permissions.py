@@ -125,6 +125,22 @@ def test_a_resource_of_a_topic_changes_nothing_beside_it(run: Administrator, app
     assert [run.may("consume", other, role) for role in "abc"] == [True, True, False]
 
 
+def test_requests_of_pulsars_api_leave_the_right_to_administer_that_they_do_not_show(
+    run: Administrator, apply: Apply, tenant: str
+) -> None:
+    namespace, topic = f"{tenant}/shop", f"{tenant}/shop/orders"
+    steward = [{"role": "steward", "actions": ["admin"]}]
+    apply(steward, steward)
+    for place, name in (("topics", topic), ("namespaces", namespace)):
+        assert run(f"{place} permissions {name} -o json").json == {}
+        run(f"{place} grant-permission {name} --role steward --actions consume")
+        assert run.may("admin", topic, "steward")
+        # Nothing is left of what is revoked.
+        run(f"{place} revoke-permission {name} --role steward")
+    assert not run.may("admin", topic, "steward")
+    assert not run.may("consume", topic, "steward")
+
+
 @pytest.mark.parametrize(
     ("namespace", "topic", "reason"),
     [

@@ -30,7 +30,7 @@ from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH, namesp
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
 from heliograph_broker.messaging.base.errors import SubscriptionNotFound, TopicNotFound
 from heliograph_broker.messaging.broker.broker import Broker
-from heliograph_broker.security.authorization.grants import ACTIONS, shown
+from heliograph_broker.security.authorization.grants import ACTIONS, granted, shown
 from heliograph_broker.security.authorization.needs import Need, on_topic
 
 _WARNING: Final = "permissions are kept and shown, but every client may do everything: authorization is not enabled"
@@ -97,8 +97,8 @@ async def grant(request: web.Request) -> web.Response:
     namespace = namespace_of(request)
     request.app[BROKER].directory.namespace(namespace)
     actions = checked_actions(await body_as(request, list[str]))
-    permissions = _of(request.app[BROKER], namespace)
-    permissions.namespace_auth[request.match_info["role"]] = actions
+    permissions, role = _of(request.app[BROKER], namespace), request.match_info["role"]
+    permissions.namespace_auth[role] = granted(permissions.namespace_auth.get(role), actions)
     return await _put(request, namespace, permissions)
 
 
@@ -283,7 +283,8 @@ def _change(
 
 
 def _grant(permissions: AuthPolicies, topic: str, role: str, actions: list[str]) -> None:
-    permissions.destination_auth[topic] = {**permissions.destination_auth.get(topic, {}), role: actions}
+    before = permissions.destination_auth.get(topic, {})
+    permissions.destination_auth[topic] = {**before, role: granted(before.get(role), actions)}
 
 
 def _revoke(permissions: AuthPolicies, topic: str, role: str) -> None:

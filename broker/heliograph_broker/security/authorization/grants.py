@@ -26,6 +26,11 @@ def shown(actions: Actions) -> Actions:
     return {role: found for role, found in known.items() if found or not actions[role]}
 
 
+def granted(before: list[str] | None, actions: list[str]) -> list[str]:
+    """Return a role's actions once Pulsar's API has set them: it neither shows the others nor takes them away."""
+    return [*actions, *(action for action in before or () if action not in ACTIONS)]
+
+
 def shown_policies(policies: AuthPolicies) -> AuthPolicies:
     """Return the grants with :func:`shown` actions, as Pulsar's document of a namespace has them."""
     topics = {topic: shown(actions) for topic, actions in policies.destination_auth.items()}
