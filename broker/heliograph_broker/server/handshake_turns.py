@@ -50,7 +50,6 @@ class HandshakeTurns:
             await mine
         except asyncio.CancelledError:
             if mine.cancelled():
-                self._metrics.handshakes_waiting -= 1
                 self._leave(address, mine)
             else:
                 self.begun()
@@ -82,14 +81,15 @@ class HandshakeTurns:
             address = self._whose_turn()
             if not address:
                 return
-            self._metrics.handshakes_waiting -= 1
+            mine = self._waiting[address][0]
+            self._leave(address, mine)
+            if mine.cancelled():
+                # In this iteration of the loop, so that its task does not know yet.
+                continue
             self._metrics.handshakes_running += 1
             self._running[address] += 1
             self._beginning += 1
-            mine = self._waiting[address].popleft()
             mine.set_result(None)
-            if not self._waiting[address]:
-                del self._waiting[address]
 
     def _whose_turn(self) -> str:
         """Return the address that has waited longest for a turn and may have one; empty: none."""
@@ -101,10 +101,13 @@ class HandshakeTurns:
         return ""
 
     def _leave(self, address: str, mine: asyncio.Future[None]) -> None:
-        waiting = self._waiting[address]
-        waiting.remove(mine)
-        if not waiting:
-            del self._waiting[address]
+        """Let one wait no longer, if it does."""
+        waiting = self._waiting.get(address)
+        if waiting is not None and mine in waiting:
+            self._metrics.handshakes_waiting -= 1
+            waiting.remove(mine)
+            if not waiting:
+                del self._waiting[address]
 
 
 class Turn:

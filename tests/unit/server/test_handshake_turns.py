@@ -140,3 +140,18 @@ async def test_clients_that_leave_before_their_turn_or_just_then_take_none() -> 
     await handshakes.ask("c")
     assert handshakes.counts() == (5, 0)
     await handshakes.end()
+
+
+async def test_a_client_whose_time_ends_as_turns_are_given_takes_none() -> None:
+    handshakes = Handshakes()
+    await handshakes.ask("flood", 6)
+    for _, turn, _ in handshakes.given:
+        turn.begun()
+    # The oldest one that waits: its task has not heard of it when the timer of the next turns fires.
+    handshakes.tasks[4].cancel()
+    handshakes.given.clear()
+    handshakes.loop.fire()
+    await settled()
+    assert len(handshakes.given) == 1
+    assert handshakes.counts() == (5, 0)
+    await handshakes.end()
