@@ -62,6 +62,11 @@ class RoleRates:
         self.publish: RateLimit | None = None
         self.dispatch: RateLimit | None = None
 
+    @property
+    def matter(self) -> bool:
+        """Whether a connection shares them, or one that comes has to keep to them."""
+        return bool(self.clients) or self.publish is not None or self.dispatch is not None
+
     def configure(self, limits: RoleLimits) -> None:
         """Take over the limits; those that have not changed go on counting."""
         publish, dispatch = limit_for(limits.publish_rate, self.publish), limit_for(limits.dispatch_rate, self.dispatch)
@@ -73,6 +78,16 @@ class RoleRates:
             self.dispatch = dispatch
             for client in self.clients:
                 client.release_messages()
+
+    def producing(self, client: RoleClient) -> None:
+        """A client gets a producer: it waits for as long as the others do."""
+        if self.publish is not None and (wait_ms := self._wait_ms(self.publish)):
+            client.hold_publishing(self, wait_ms)
+
+    def consuming(self, client: RoleClient) -> None:
+        """A client gets a consumer: it waits for as long as the others do."""
+        if self.dispatch is not None and (wait_ms := self._wait_ms(self.dispatch)):
+            client.hold_messages(wait_ms)
 
     def published(self, messages: int, size: int) -> None:
         """Count an entry; hold back all producers of the role once the rate is reached."""
@@ -94,10 +109,13 @@ class RoleRates:
         """Count an entry, and return the time (ms) until there is room, 0 if there is."""
         if limit is None:
             return 0
-        now_ms = monotonic_ms(self._clock)
-        if not limit.spend(messages, size, now_ms):
+        if not limit.spend(messages, size, monotonic_ms(self._clock)):
             return 0
         self._metrics.role_limits[name] += 1
+        return self._wait_ms(limit)
+
+    def _wait_ms(self, limit: RateLimit) -> int:
+        now_ms = monotonic_ms(self._clock)
         return limit.free_at(now_ms) - now_ms
 
 
@@ -133,15 +151,16 @@ class RoleClients:
         rates = self._by_role.get(role)
         if rates is None:
             rates = self._by_role[role] = RoleRates(self._clock, self._metrics)
+        if not rates.clients:
             rates.configure(self._limits_of(role))
         rates.clients[client] = None
         return rates
 
     def closed(self, role: str, client: RoleClient) -> None:
-        """The connection of a role has ended."""
+        """The connection of a role has ended. Its rates go on: else it would have others as soon as it came back."""
         rates = self._by_role[role]
         del rates.clients[client]
-        if not rates.clients:
+        if not rates.matter:
             del self._by_role[role]
 
     def check_producers(self, role: str) -> None:
@@ -154,8 +173,10 @@ class RoleClients:
 
     def configure(self) -> None:
         """The limits of roles may have changed."""
-        for role, rates in self._by_role.items():
+        for role, rates in list(self._by_role.items()):
             rates.configure(self._limits_of(role))
+            if not rates.matter:
+                del self._by_role[role]
 
     def _check(self, role: str, most: int | None, what: str, count: Callable[[RoleClient], int]) -> None:
         if most is None or sum(map(count, self._by_role[role].clients)) < most:

@@ -114,7 +114,9 @@ class Session(ConnectionSession):
 
     @property
     def consumer_count(self) -> int:
-        return len(self.consumers.open)
+        # The readers that seek come back, and nobody asks again whether they may.
+        open_now = self.consumers.open
+        return len(open_now) + sum(each not in open_now for each in self.consumers.sought_readers)
 
     def hold_publishing(self, reason: object, ms: int) -> None:
         self.connection.hold(reason, ms)
@@ -132,11 +134,15 @@ class Session(ConnectionSession):
         """Raise :class:`NotAllowed` if the client may not have one more producer."""
         self.check_handles()
         self._check_role(self.connection.listener.role_clients.check_producers)
+        if self.rates is not None:
+            self.rates.producing(self)
 
     def check_consumer(self) -> None:
         """Raise :class:`NotAllowed` if the client may not have one more consumer."""
         self.check_handles()
         self._check_role(self.connection.listener.role_clients.check_consumers)
+        if self.rates is not None:
+            self.rates.consuming(self)
 
     def _check_role(self, check: Callable[[str], None]) -> None:
         if not self.counted_role:

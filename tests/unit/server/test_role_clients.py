@@ -129,10 +129,40 @@ def test_a_dispatch_rate_of_bytes_holds_back_all_consumers_of_the_role() -> None
     assert one.messages_held == two.messages_held == 0
 
 
-def test_nothing_is_kept_of_a_role_whose_connections_have_ended() -> None:
-    roles = Roles(billing=RoleLimits(publish_rate=Rate(messages=1)))
-    client = Client(1)
-    roles.clients.opened("billing", client)
+def test_rates_go_on_for_a_role_that_connects_again() -> None:
+    roles = Roles(billing=RoleLimits(publish_rate=Rate(messages=10), dispatch_rate=Rate(messages=5)))
+    client = Client(1, 1)
+    rates = roles.clients.opened("billing", client)
+    rates.published(20, 1)
+    rates.dispatched(10, 1)
+    assert (client.publishing_held, client.messages_held) == (2000, 2000)
     roles.clients.closed("billing", client)
-    assert roles.clients._by_role == {}
     assert roles.clients.connections("billing") == 0
+    roles.clock.advance_ms(500)
+    again = Client()
+    rates = roles.clients.opened("billing", again)
+    assert (again.publishing_held, again.messages_held) == (0, 0)
+    rates.producing(again)
+    rates.consuming(again)
+    assert (again.publishing_held, again.messages_held) == (1500, 1500)
+    assert roles.metrics.role_limits["publishRate"] == 1
+    roles.clock.advance_ms(1500)
+    later = Client()
+    rates.producing(later)
+    rates.consuming(later)
+    assert (later.publishing_held, later.messages_held) == (0, 0)
+
+
+def test_nothing_is_kept_of_a_role_without_connections_and_rates() -> None:
+    roles = Roles(billing=RoleLimits(publish_rate=Rate(messages=1)), other=RoleLimits(connections=1))
+    for role in ("billing", "other"):
+        client = Client(1)
+        roles.clients.opened(role, client)
+        roles.clients.closed(role, client)
+    assert list(roles.clients._by_role) == ["billing"]
+    assert roles.clients.connections("billing") == 0
+    roles.clients.configure()
+    assert list(roles.clients._by_role) == ["billing"]
+    del roles.limits["billing"]
+    roles.clients.configure()
+    assert roles.clients._by_role == {}

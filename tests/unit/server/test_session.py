@@ -331,6 +331,17 @@ def test_readers_that_seek_and_close_leave_nothing(server: VirtualServer) -> Non
     assert not client.session.consumers.open
 
 
+def test_a_reader_that_is_to_come_back_counts_as_a_consumer(server: VirtualServer) -> None:
+    client = server.connect()
+    subscribe(client, 1, subscription="one", durable=False)
+    client.send(Type.SEEK, consumer_id=1, request_id=2, message_publish_time=1)
+    server.core.commit()
+    assert not client.session.consumers.open
+    assert client.session.consumer_count == 1
+    subscribe(client, 1, subscription="one", durable=False)
+    assert client.session.consumer_count == 1
+
+
 @pytest.mark.parametrize("closes", [False, True])
 def test_a_reader_that_comes_back_to_another_subscription_leaves_nothing(server: VirtualServer, closes: bool) -> None:
     client = server.connect()
