@@ -107,3 +107,22 @@ def test_manifests_over_a_limit_are_refused_with_nothing_changed(acme: Core, doc
         apply_resources(acme.broker, parse("\n---\n".join(map(manifest, documents))))
     assert not acme.broker.directory.topics
     assert "acme/third" not in acme.broker.directory.namespaces
+
+
+def test_partitions_that_were_deleted_count_when_they_are_created_again(acme: Core) -> None:
+    broker, other = acme.broker, TopicName.parse("acme/store/b")
+    broker.partitioned.create(A, 3)
+    for index in range(3):
+        broker.topics.delete(A.with_partition(index))
+    broker.partitioned.create(other, 2)
+    create_subscription(broker, other, "one")
+    create_subscription(broker, other, "two")
+    with pytest.raises(NotAllowed, match=r"acme has 2 of 3, 3 more are asked for \(max_topics_per_tenant\)"):
+        broker.partitioned.create_missing(A)
+    broker.topics.delete(other.with_partition(1))
+    create_subscription(broker, other.with_partition(0), "three")
+    with pytest.raises(NotAllowed, match=r"acme has 3 of 4, 3 more are asked for \(max_subscriptions_per_tenant\)"):
+        broker.partitioned.create_missing(other)
+    assert [name for name in broker.directory.topics if name.startswith("persistent://acme/")] == [
+        str(other.with_partition(0))
+    ]

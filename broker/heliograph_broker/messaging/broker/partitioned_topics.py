@@ -71,10 +71,16 @@ class PartitionedTopics:
         self._create_partitions(name, added)
 
     def create_missing(self, name: TopicName) -> None:
-        """Create again the partitions that were deleted one by one. Raises :class:`TopicNotFound`."""
+        """Create again the partitions that were deleted one by one.
+
+        Raises :class:`TopicNotFound`, or :class:`NotAllowed` by a limit of the tenant.
+        """
         if str(name) not in self._directory.partitioned:
             raise TopicNotFound(f"Topic {name} does not exist")
-        self._create_partitions(name, self._directory.missing_partitions(name))
+        missing = self._directory.missing_partitions(name)
+        check_topics(self._broker, name.tenant, len(missing))
+        check_subscriptions(self._broker, name.tenant, len(missing) * len(self._durable(name)))
+        self._create_partitions(name, missing)
 
     def _durable(self, name: TopicName) -> list[str]:
         """Return the subscriptions of the partitions that there are, in the order of their coming."""
