@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pulsar
 import pytest
@@ -99,6 +100,29 @@ def test_http_knows_the_role_as_well(closed: ClosedBroker) -> None:
     assert roles(closed, USER).body == {"identities": [by_issuer(closed)]}
     state = ask(f"{closed.http_url}/heliograph/v1/status", closed.signer.token(ADMIN), context=context).body
     assert state["roles"][USER]["settings"] == {"identities": [by_issuer(closed)]}
+
+
+def test_a_role_that_is_taken_away_before_the_body_has_arrived_allows_nothing(closed: ClosedBroker) -> None:
+    admin, context = closed.signer.token(ADMIN), closed.broker.context()
+    namespace = f"{closed.http_url}/admin/v2/namespaces/late/orders"
+    tenant = {"adminRoles": [USER], "allowedClusters": ["standalone"]}
+    assert ask(f"{closed.http_url}/admin/v2/tenants/late", admin, "PUT", tenant, context=context).status == 204
+    assert ask(namespace, admin, "PUT", context=context).status == 204
+    assert prove(closed, by_issuer(closed)).status == 204
+    url = urlsplit(namespace)
+    body, shown = b'["produce", "consume"]', closed.issuer.token(ROLE).decode()
+    with context.wrap_socket(
+        socket.create_connection((url.hostname or "", url.port or 0), timeout=10), server_hostname=url.hostname
+    ) as late:
+        late.sendall(
+            f"POST {url.path}/permissions/x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+            f"Authorization: Bearer {shown}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        )
+        assert late.recv(1000).startswith(b"HTTP/1.1 100")
+        assert prove(closed).status == 204
+        late.sendall(body)
+        assert late.recv(1000).split()[1] == b"401"
+    assert ask(f"{namespace}/permissions", admin, context=context).body == {}
 
 
 def test_the_status_tells_of_the_clients_of_a_role_for_which_something_is_set(closed: ClosedBroker) -> None:

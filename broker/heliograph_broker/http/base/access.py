@@ -23,7 +23,7 @@ from heliograph_broker.security.authorization.needs import (
     on_topic,
 )
 
-from .authentication import IDENTITY
+from .authentication import AUTHENTICATOR, IDENTITY
 from .context import BROKER, namespace_of, tenant_of, topic_of
 from .errors import ApiError, refusal
 from .operations import operation_of
@@ -90,6 +90,9 @@ def _require_still(request: web.Request, need: Need, on: Resource) -> None:
     expires_ms = identity.expires_at_ms
     if expires_ms is not None and expires_ms <= request.app[BROKER].clock.now_ms():
         raise ApiError(401, "the credentials have expired before the request was complete")
+    authenticator = request.get(AUTHENTICATOR)
+    if authenticator is not None and (authenticator.withdrawn(identity) or authenticator.has_another_role(identity)):
+        raise ApiError(401, "the credentials may prove something else than before the request was complete: try again")
     decision = request.app[AUTHORIZER].explain(identity, need, on)
     if not decision.allowed:
         raise ApiError(403, decision.rule)

@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from heliograph_broker.messaging.broker.role_activity import RoleActivity
+from heliograph_broker.security.authentication.authenticator import Authenticator
 from heliograph_broker.security.authentication.provider import Credentials, MayNotSpeak, Unauthenticated
 from heliograph_broker.security.identity import Identity
 from heliograph_broker.security.security import Security
@@ -19,6 +20,8 @@ from .errors import refusal
 
 #: Where a request keeps who sends it, once that is known.
 IDENTITY: Final[web.RequestKey[Identity]] = web.RequestKey("identity", Identity)
+#: What has found it.
+AUTHENTICATOR: Final[web.RequestKey[Authenticator]] = web.RequestKey("authenticator", Authenticator)
 #: Pulsar's headers: the method of clients whose credentials do not tell it, and whom a proxy speaks for.
 _METHOD: Final = "X-Pulsar-Auth-Method-Name"
 _ORIGINAL_PRINCIPAL: Final = "X-Original-Principal"
@@ -49,6 +52,7 @@ def authentication(security: Security, activity: RoleActivity) -> Middleware:
             return refusal(403 if isinstance(error, MayNotSpeak) else 401, str(error))
         if identity is not None:
             request[IDENTITY] = identity
+            request[AUTHENTICATOR] = authenticator
             activity.seen(identity.role)
         return await handler(request)
 
