@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from unittest.mock import patch
 
 import pytest
@@ -144,6 +145,18 @@ def test_a_pattern_that_takes_long_to_match_is_refused_and_not_repeated_in_full(
         TopicPattern(pattern)
     assert "; valid: " in str(refused.value)
     assert len(str(refused.value)) < 400
+
+
+def test_a_pattern_that_takes_long_for_many_topics_is_given_up() -> None:
+    names = [f"persistent://acme/shop/{'a' * 200}{number}" for number in range(3000)]
+    # Small enough by itself, and far from what anybody needs.
+    slow = TopicPattern("persistent://(.?){300}q")
+    began = time.thread_time()
+    with pytest.raises(PatternTooLarge, match="; valid: "):
+        slow.of(names)
+    assert time.thread_time() - began < 0.5
+    assert slow.of(names[:10]) == []
+    assert len(TopicPattern("persistent://acme/shop/a+[0-9]+").of(names)) == 3000
 
 
 def test_a_pattern_that_names_many_topics_is_taken() -> None:

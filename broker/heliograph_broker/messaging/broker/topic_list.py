@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -27,6 +28,11 @@ MAX_PATTERN: Final = 4096
 """The most characters of a pattern."""
 #: The most bytes of what RE2 compiles of a pattern, and of its states.
 _MAX_COMPILED: Final = 64 * 1024
+#: CPU time (s) for all topics of a namespace, and for each of them, above both of which a pattern is given up. Those
+#: that people write take some microseconds for each.
+_MOST_S: Final = 0.1
+_MOST_PER_TOPIC_S: Final = 50e-6
+_CHECK_EVERY: Final = 32
 #: Begins RE2's words for a pattern that takes more.
 _TOO_LARGE: Final = "pattern too large"
 
@@ -57,8 +63,9 @@ class TopicPattern:
 
     So the pattern of one partitioned topic's name finds its partitions, by which the Java client looks for them. RE2
     matches in linear time, but also proportional to the size of what it compiles, which a few characters can make large
-    (``(.{0,100}){0,10}``). So that is limited, too, and no client's pattern takes more than about 0.3 ms for a topic.
-    Raises :class:`PatternTooLarge`, or :class:`InvalidTopicName` if it is not a regular expression.
+    (``(.{0,100}){0,10}``). So that is limited, too, and no client's pattern takes more than about a millisecond for a
+    topic. For many topics, one that is far slower than those that people write is given up. Raises
+    :class:`PatternTooLarge`, or :class:`InvalidTopicName` if it is not a regular expression.
     """
 
     __slots__ = ("_compiled", "source")
@@ -77,11 +84,27 @@ class TopicPattern:
         except re2.error as error:
             reason = error.args[0].decode(errors="replace")
             if reason.startswith(_TOO_LARGE):
-                raise PatternTooLarge(
-                    f"topics pattern {quoted(pattern)} takes too long to match; valid: one with fewer or shorter"
-                    " repetitions and alternatives"
-                ) from error
+                raise self._too_slow() from error
             raise InvalidTopicName(f"topics pattern {quoted(pattern)} is not a regular expression: {reason}") from error
+
+    def of(self, topics: Iterable[str]) -> list[str]:
+        """Return the topics that match. Raises :class:`PatternTooLarge` for a pattern that takes too long for all."""
+        found: list[str] = []
+        began = time.thread_time()
+        for number, topic in enumerate(topics, 1):
+            if self.matches(topic):
+                found.append(topic)
+            if not number % _CHECK_EVERY:
+                took_s = time.thread_time() - began
+                if took_s > _MOST_S and took_s > number * _MOST_PER_TOPIC_S:
+                    raise self._too_slow()
+        return found
+
+    def _too_slow(self) -> PatternTooLarge:
+        return PatternTooLarge(
+            f"topics pattern {quoted(self.source)} takes too long to match; valid: one with fewer or shorter"
+            " repetitions and alternatives"
+        )
 
     def matches(self, topic: str) -> bool:
         return self._compiled.fullmatch(base_name(topic.partition("://")[2])) is not None

@@ -116,8 +116,7 @@ def topics_of_namespace(session: Session, command: wire.BaseCommand) -> None:
         topics = session.broker.directory.list_topics(request.namespace, _Mode.Mode.Name(request.mode))
         filtered = request.HasField("topics_pattern")
         if filtered:
-            pattern = _pattern(session, request.topics_pattern)
-            topics = [topic for topic in topics if pattern.matches(topic)]
+            topics = _matching(session, request.topics_pattern, topics)[1]
     except InvalidTopicName as error:
         session.output.send_error(request.request_id, wire.MetadataError, str(error))
         return
@@ -132,10 +131,14 @@ def topics_of_namespace(session: Session, command: wire.BaseCommand) -> None:
     session.output.send(answer)
 
 
-def _pattern(session: Session, text: str) -> TopicPattern:
-    """Return a client's pattern, and count one that is refused as too large. Raises as :class:`TopicPattern`."""
+def _matching(session: Session, text: str, topics: list[str]) -> tuple[TopicPattern, list[str]]:
+    """Return a client's pattern and the topics that match, and count one that is refused as too large.
+
+    Raises as :class:`TopicPattern` does.
+    """
     try:
-        return TopicPattern(text)
+        pattern = TopicPattern(text)
+        return pattern, pattern.of(topics)
     except PatternTooLarge:
         session.broker.metrics.limits_reached["topics_pattern"] += 1
         raise
@@ -149,11 +152,11 @@ def watch_topic_list(session: Session, command: wire.BaseCommand) -> None:
     try:
         session.check_handles()
         session.broker.directory.namespace(request.namespace)
-        pattern = _pattern(session, request.topics_pattern)
+        topics = session.broker.directory.list_topics(request.namespace)
+        pattern, topics = _matching(session, request.topics_pattern, topics)
     except BrokerError as error:
         session.refuse(request.request_id, error)
         return
-    topics = [topic for topic in session.broker.directory.list_topics(request.namespace) if pattern.matches(topic)]
 
     def update(new: list[str], deleted: list[str], list_hash: str) -> None:
         change = wire.BaseCommand(type=wire.BaseCommand.WATCH_TOPIC_UPDATE)
