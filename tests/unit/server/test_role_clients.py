@@ -129,6 +129,19 @@ def test_a_dispatch_rate_of_bytes_holds_back_all_consumers_of_the_role() -> None
     assert one.messages_held == two.messages_held == 0
 
 
+def test_many_clients_of_a_role_are_held_back_seldom() -> None:
+    roles = Roles(billing=RoleLimits(publish_rate=Rate(messages=1000), dispatch_rate=Rate(messages=1000)))
+    clients = [Client(1, 1) for _ in range(400)]
+    for each in clients:
+        rates = roles.clients.opened("billing", each)
+    for _ in range(1000):
+        roles.clock.advance_ms(1)
+        rates.published(1, 1)
+        rates.dispatched(1, 1)
+    # There is room for one message in a millisecond; to hold and release all for each would take all of the time.
+    assert {(each.publishing_held, each.messages_held) for each in clients} == {(20, 20)}
+
+
 def test_rates_go_on_for_a_role_that_connects_again() -> None:
     roles = Roles(billing=RoleLimits(publish_rate=Rate(messages=10), dispatch_rate=Rate(messages=5)))
     client = Client(1, 1)
