@@ -192,6 +192,19 @@ async def test_a_file_that_becomes_unusable_leaves_the_users_as_they_are(users: 
     assert await users.identity(b"billing:right again") == Identity("billing", "basic")
 
 
+async def test_a_file_that_could_not_be_read_is_tried_again(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> dict[str, bytes]:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(users.provider, "_read", fails)
+        users.replace(line("reports", b"other"))
+        assert (await users.identity(b"billing:secret")).role == "billing"
+    users.clock.advance_ms(1000)
+    await users.refusal(b"billing:secret")
+    assert users.provider.withdrawals == 1
+
+
 def test_a_file_that_is_unusable_at_the_start_is_refused_by_its_name(tmp_path: Path) -> None:
     config = BrokerConfig(auth="basic", basic_file=str(tmp_path / "none"))
     with pytest.raises(ProviderUnusable, match=r"basic_file: .*none: No such file or directory"):

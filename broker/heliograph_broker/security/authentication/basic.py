@@ -132,8 +132,14 @@ class BasicProvider(Provider):
         version = self._file_version()
         if version == self._version:
             return None
+        try:
+            users = self._read()
+        except (FileNotFoundError, InvalidHtpasswd):
+            # Not before it changes. Other errors pass by themselves, and then a user may be gone.
+            self._version = version
+            raise
         self._version = version
-        return self._read()
+        return users
 
     def _read(self) -> Mapping[str, bytes]:
         with self._path.open("rb") as file:
