@@ -78,3 +78,19 @@ async def test_a_change_shows_on_those_that_are_connected() -> None:
     assert authenticator.has_another_role(assigned)
     assert not authenticator.has_another_role(own)
     assert not authenticator.has_another_role(Identity("billing", "token"))
+
+
+async def test_a_proxy_whose_role_is_taken_while_its_client_is_verified_speaks_for_nobody() -> None:
+    roles = Set(host="gate")
+
+    class Slow(Certificates):
+        method = "token"
+
+        async def authenticate(self, credentials: Credentials) -> Identity:
+            roles.roles.clear()
+            return Identity("somebody", "token")
+
+    authenticator = Authenticator([Certificates(), Slow()], assigned=roles, proxies=["gate"])
+    gate = await shown(authenticator, "host:billing")
+    with pytest.raises(Unauthenticated, match="another role by now: connect again"):
+        await authenticator.through_proxy(gate, "somebody", "token", Credentials(b"x"))

@@ -136,6 +136,9 @@ class Authenticator:
         original = Identity(principal, identity.method, vouched=True)
         if credentials is not None:
             original = await self.authenticate(method, credentials)
+            if self.has_another_role(identity):
+                # Nobody has looked for it yet among the connections that are open.
+                raise Unauthenticated("the proxy has another role by now: connect again")
             if principal not in ("", original.role):
                 raise MayNotSpeak("the original principal is not that of the original credentials")
         if not original.role or original.role in self._proxies:
