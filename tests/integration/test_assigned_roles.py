@@ -166,6 +166,7 @@ def test_an_identity_of_another_role_is_refused(closed: ClosedBroker) -> None:
         (USER, {"method": "password", "name": "x"}, "password"),
         (USER, {"method": "certificate", "name": "billing"}, "identities[0].name is not one of a certificate"),
         (USER, {"method": "certificate", "name": "CN="}, "valid: CN=… or DNS:…"),
+        (USER, {"method": "certificate", "name": "DNS:Billing.example.org"}, "small letters: DNS:billing.example.org"),
         (USER, {"method": "serviceAccount", "name": "shop:billing"}, "valid: system:serviceaccount:…"),
         (USER, {"method": "oidc", "name": "billing"}, "identities[0].issuer should be the URL"),
         (USER, {"method": "certificate", "name": "CN=x", "issuer": "https://x"}, "left out otherwise"),

@@ -21,10 +21,11 @@ _WARNING: Final = "roles are kept and shown, but clients have none: authenticati
 _EXAMPLE: Final = '{"identities": [{"method": "certificate", "name": "DNS:billing.example.org"}]}'
 _MAX_IDENTITIES: Final = 100
 _MAX_CHARACTERS: Final = 600
+_HOST: Final = "DNS:"
 #: How the names of identities begin, by their methods; those of issuers begin anyhow.
 _BEGIN: Final = {
     "serviceAccount": ("system:serviceaccount:",),
-    "certificate": ("CN=", "DNS:"),
+    "certificate": ("CN=", _HOST),
     "oidc": ("",),
 }
 
@@ -46,6 +47,9 @@ def _check(index: int, identity: ProvenIdentity) -> None:
         raise ApiError(
             400, f"{field}.name is not one of a {identity.method}; valid: {valid}, up to {_MAX_CHARACTERS} characters"
         )
+    if identity.method == "certificate" and name.startswith(_HOST) and name != _HOST + name.removeprefix(_HOST).lower():
+        # Those of certificates are compared so.
+        raise ApiError(400, f"{field}.name should have small letters: {_HOST}{name.removeprefix(_HOST).lower()}")
     if bool(identity.issuer) != (identity.method == "oidc"):
         raise ApiError(400, f"{field}.issuer should be the URL of an issuer for oidc, and left out otherwise")
 
