@@ -12,6 +12,11 @@ def role_of(body: Body) -> str:
     return str(stated or f"{metadata['namespace']}/{metadata['name']}")
 
 
+def is_own_role(body: Body) -> bool:
+    """Whether the role of a User begins with its Kubernetes namespace, so that it cannot be that of another one."""
+    return role_of(body).startswith(f"{body['metadata']['namespace']}/")
+
+
 def cluster_of(body: Body) -> Key:
     """Return the key of the BrokerCluster that a User names."""
     reference = (body.get("spec") or {}).get("clusterRef") or {}

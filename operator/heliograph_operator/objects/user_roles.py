@@ -8,7 +8,7 @@ from heliograph_api.resources.role_state import ProvenIdentity
 
 from .kinds import USER, Body, Key, is_deleted, is_managed, key_of
 from .user_identities import identities_of
-from .user_places import cluster_of, role_of
+from .user_places import cluster_of, is_own_role, role_of
 
 #: A role, or an identity, on a BrokerCluster.
 _Place = tuple[Key, str | ProvenIdentity]
@@ -29,9 +29,9 @@ class UserRoles:
         if body["kind"] != USER.name:
             return
         key, cluster = key_of(body), cluster_of(body)
-        places: frozenset[_Place] = frozenset(
-            [(cluster, role_of(body)), *((cluster, at) for at in identities_of(body))]
-        )
+        # A role of another Kubernetes namespace is not the User's: it must not keep it from those whose it is.
+        role = [role_of(body)] if is_own_role(body) else []
+        places: frozenset[_Place] = frozenset((cluster, at) for at in (*role, *identities_of(body)))
         if self._places.get(key, places) != places:
             self.forget(key)
         self._places[key] = places
@@ -54,7 +54,10 @@ class UserRoles:
         return sorted(each for on, each in self._users if on == cluster and isinstance(each, str))
 
     def owner(self, body: Body) -> Key | None:
-        """Return the User that has the role which ``body`` states; None: no User does that is managed and stays."""
+        """Return the User that has the role which ``body`` states; None: no User does that is managed and stays.
+
+        A role of another Kubernetes namespace is had by Users there only.
+        """
         return _oldest(self._users.get((cluster_of(body), role_of(body)), {}).items())
 
     def owner_of(self, identity: ProvenIdentity, body: Body) -> Key | None:

@@ -36,7 +36,7 @@ from heliograph_operator.objects.consent import user_refusal
 from heliograph_operator.objects.kinds import Body, is_held, key_of, shown
 from heliograph_operator.objects.targets import http_url
 from heliograph_operator.objects.user_identities import identities_of, not_in_effect
-from heliograph_operator.objects.user_places import cluster_of, role_of
+from heliograph_operator.objects.user_places import cluster_of, is_own_role, role_of
 from heliograph_operator.objects.user_roles import UserRoles
 
 #: Time (s) until something is tried again that only a change elsewhere makes possible; most of these are watched.
@@ -117,7 +117,9 @@ class UserReconciler:
             cluster = self._cluster(context, resource, model)
         except _Blocked as error:
             message = str(error)
-            if error.revokes and (left := await self._revoke(context, resource)):
+            # Not what an older one has.
+            revokes = error.revokes and self._roles.owner(resource.body) == resource.key
+            if revokes and (left := await self._revoke(context, resource)):
                 message = f"{message}. {left}"
             await report(context, resource, [ready(error.reason, message)], {"role": role_of(resource.body)})
             return Outcome("waiting", _WAITING_S)
@@ -128,7 +130,7 @@ class UserReconciler:
     def _cluster(self, context: Context, resource: Resource, model: User) -> Body:
         """Return the BrokerCluster on which the User may have its role. Raises :class:`_Blocked`."""
         namespace, role = resource.key.namespace, role_of(resource.body)
-        if not role.startswith(f"{namespace}/"):
+        if not is_own_role(resource.body):
             message = (
                 f"spec.role: {role} may be another Kubernetes namespace's; valid: a role that begins with {namespace}/"
             )
@@ -321,7 +323,7 @@ class UserReconciler:
     async def _revoke(self, context: Context, resource: Resource) -> str:
         """Take all grants and identities from the role; return why some are still there, empty if none is."""
         cluster, role = context.cache.get(cluster_of(resource.body)), role_of(resource.body)
-        if cluster is None or not role.startswith(f"{resource.key.namespace}/"):
+        if cluster is None or not is_own_role(resource.body):
             return ""
         if not needs_token(cluster) or not http_url(cluster):
             return ""

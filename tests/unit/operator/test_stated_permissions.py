@@ -107,6 +107,16 @@ async def test_a_resource_without_the_field_leaves_grants_alone_and_an_empty_lis
     assert found(world) == AuthPolicies()
 
 
+async def test_a_user_elsewhere_that_may_not_have_a_role_keeps_no_permissions_from_it() -> None:
+    thief = body(
+        "User", "thief", {"clusterRef": {"name": "main", "namespace": "team"}, "role": "etl"}, namespace="evil"
+    )
+    world = installed(thief, on_namespace=PERMISSIONS, on_topic=[])
+    await world.started().settle()
+    assert found(world).namespace_auth == {"etl": ["consume"]}
+    assert world.ready(NAMESPACE)[0] == "Reconciled"
+
+
 async def test_the_roles_of_users_are_left_to_these() -> None:
     world = installed(user(), on_namespace=[], on_topic=[])
     await world.started().settle()

@@ -322,6 +322,34 @@ async def test_a_role_of_another_kubernetes_namespace_is_refused(role: str) -> N
     assert SECRET not in team.server.objects
 
 
+async def test_a_user_elsewhere_that_states_the_role_holds_up_neither_its_user_nor_its_end() -> None:
+    thief = user("thief", "evil", role="team/billing", clusterRef={"name": "main", "namespace": "team"}, **PRODUCE)
+    thief["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+    team, key = Team(user(**PRODUCE), thief), Key("User", "evil", "thief")
+    await team.reconcile(key)
+    assert team.condition(key=key)[1] == "NotAllowed"
+    await team.reconcile()
+    assert team.condition()[1] == "Reconciled"
+    assert team.broker.policies("shop/payments")["destination_auth"]
+    team.server.change(USER, deletionTimestamp="2026-02-01T00:00:00Z")
+    await team.reconcile()
+    assert team.broker.policies("shop/payments")["destination_auth"] == {}
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+
+
+async def test_a_younger_user_that_is_not_allowed_takes_nothing_from_the_older() -> None:
+    elsewhere: dict[str, Any] = {"clusterRef": {"name": "main", "namespace": "team"}}
+    younger = user("again", "app", role="app/billing", permissions=[{"namespace": "bank/a", "actions": ["consume"]}])
+    younger["spec"] |= elsewhere
+    younger["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
+    consent = {"kubernetesNamespaces": ["app"], "tenants": ["shop"], "kinds": ["User"]}
+    team = Team(user(namespace="app", **elsewhere, **PRODUCE), younger, cluster=closed(consents=[consent]))
+    await team.reconcile(Key("User", "app", "billing"))
+    await team.reconcile(Key("User", "app", "again"))
+    assert team.condition(key=Key("User", "app", "again"))[1] == "NotAllowed"
+    assert team.broker.policies("shop/payments")["destination_auth"]
+
+
 async def test_a_user_of_another_kubernetes_namespace_needs_consent() -> None:
     key = Key("User", "app", "billing")
     there = user(namespace="app", clusterRef={"name": "main", "namespace": "team"}, **PRODUCE)
