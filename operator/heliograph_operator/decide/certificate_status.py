@@ -46,6 +46,10 @@ class CertificateState:
         if server.expires <= now:
             message = f"the certificate of Secret {self.secret} has expired at {timestamp(server.expires)}"
             return _verdict("False", ClusterReason.CERTIFICATE_EXPIRED, message)
+        if now < server.leaf.not_valid_before_utc:
+            begins = timestamp(server.leaf.not_valid_before_utc)
+            message = f"the certificate of Secret {self.secret} is not valid before {begins}"
+            return _verdict("False", ClusterReason.CERTIFICATE_UNUSABLE, message)
         if self.lacking:
             more = f" and {len(self.lacking) - _MAX_NAMES} more" if len(self.lacking) > _MAX_NAMES else ""
             names = ", ".join(self.lacking[:_MAX_NAMES])

@@ -125,6 +125,8 @@ def plan_server(
         and server.names >= wanted
         and now < server.renewed
         and is_trusted(server.leaf, plan.authorities, now)
+        # Brokers do not take one made while the clock was ahead. If the issuer begins later, too, the clock is behind.
+        and (server.leaf.not_valid_before_utc <= now or now < issuer.certificate.not_valid_before_utc)
     )
     return server if is_right else _issue(issuer, wanted, now)
 

@@ -218,6 +218,29 @@ def test_a_lost_certificate_is_replaced_at_once() -> None:
     assert [each.id for each in cluster.authorities] == authorities
 
 
+def test_a_certificate_made_while_the_clock_was_ahead_is_replaced_once_it_is_right() -> None:
+    cluster = started()
+    cluster.now += 200 * DAY
+    cluster.reconcile()
+    assert cluster.server is not None
+    cluster.now -= 195 * DAY
+    assert not verifies(cluster.published or "", cluster.server, cluster.now)
+    cluster.reconcile()
+    cluster.settle()
+    cluster.check()
+    before = cluster.server
+    cluster.reconcile()
+    assert cluster.server == before, "it is replaced once"
+
+
+def test_a_clock_that_is_behind_changes_nothing() -> None:
+    cluster = started()
+    before = cluster.server
+    cluster.now -= 400 * DAY
+    cluster.reconcile()
+    assert cluster.server == before
+
+
 def test_a_configmap_that_was_deleted_changes_nothing() -> None:
     cluster = started()
     before, authorities = cluster.server, list(cluster.authorities)

@@ -327,6 +327,14 @@ async def test_a_certificate_that_nobody_replaces_is_told_before_it_expires() ->
         assert reason in [each for each, _ in installed.server.events]
 
 
+async def test_a_certificate_that_is_not_valid_yet_is_told() -> None:
+    authority, now = Authority(), datetime.now(UTC)
+    early = authority.issue(hosts=NAMES, starts=now + timedelta(days=1), ends=now + timedelta(days=90))
+    installed = Installed(encrypted(secretName="brokers"), secret("brokers", early, authority))
+    await installed.reconcile()
+    assert installed.reason() == ("False", "CertificateUnusable")
+
+
 async def test_without_authorities_in_the_secret_those_of_the_system_are_trusted() -> None:
     installed = Installed(
         encrypted(secretName="brokers", only=True), secret("brokers", Authority().issue(hosts=NAMES), None)
