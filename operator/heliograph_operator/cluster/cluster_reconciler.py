@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -197,6 +198,17 @@ class ClusterReconciler:
         )
 
     async def _apply(self, context: Context, resource: Resource, cluster: BrokerCluster) -> _Applied:
+        """Apply all objects. Raises :class:`ObjectRefused`."""
+        try:
+            return await self._apply_objects(context, resource, cluster)
+        except ObjectRefused:
+            # Brokers that run go on, and tokens would end.
+            if url := (resource.status.get("endpoints") or {}).get("broker"):
+                with suppress(ObjectRefused):
+                    await self._keys.keep_programs(context, resource, cluster, url)
+            raise
+
+    async def _apply_objects(self, context: Context, resource: Resource, cluster: BrokerCluster) -> _Applied:
         """Apply all objects, except while an earlier StatefulSet still has to go."""
         namespace, name, memory = resource.key.namespace, resource.key.name, resource.memory
         found = await context.kube.find(STATEFUL_SET, namespace, name)
@@ -205,8 +217,15 @@ class ClusterReconciler:
         urls = endpoints(resource.body, self._site, ports_of(found) or wanted_ports(cluster.spec.tls))
         reached_by = await self._hosts(context, resource, cluster, found)
         # A pod starts with its certificate and keys, and what is applied to a broker needs the operator's token.
+        # Neither waits for the other one: what clients have of it ends while it is refused.
+        refused: ObjectRefused | None = None
+        try:
+            await self._keys.reconcile(context, resource, cluster, urls["http"])
+        except ObjectRefused as error:
+            refused = error
         certificate = await self._certificates.reconcile(context, resource, cluster, reached_by)
-        await self._keys.reconcile(context, resource, cluster, urls["http"])
+        if refused is not None:
+            raise refused
         volumes = await grow(context, resource, cluster.spec.storage.size, found)
         if memory.recreates_stateful_set and found is not None and not is_deleted(found):
             memory.recreated_from = found

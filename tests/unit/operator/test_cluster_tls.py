@@ -327,6 +327,16 @@ async def test_a_certificate_that_nobody_replaces_is_told_before_it_expires() ->
         assert reason in [each for each, _ in installed.server.events]
 
 
+async def test_a_certificate_is_renewed_also_while_a_secret_of_keys_is_somebody_elses() -> None:
+    made = encrypted()
+    made["spec"]["authentication"] = {"enabled": True}
+    installed = Installed(made, body("Secret", "main-token-signing-key"))
+    await installed.reconcile()
+    assert installed.reason("Ready") == ("False", "Conflict")
+    assert SERVER in installed.server.objects
+    assert STATEFUL_SET not in installed.server.objects
+
+
 async def test_a_certificate_that_is_not_valid_yet_is_told() -> None:
     authority, now = Authority(), datetime.now(UTC)
     early = authority.issue(hosts=NAMES, starts=now + timedelta(days=1), ends=now + timedelta(days=90))

@@ -132,6 +132,29 @@ async def test_brokers_come_up_also_if_a_secret_of_a_program_may_not_be_written(
     assert "authentication.namespaces" in message
 
 
+async def test_a_change_that_is_refused_stops_no_token() -> None:
+    team = Team()
+    await team.cluster()
+    encrypted = {"tls": {"enabled": True, "secretName": "missing"}}
+    team.server.objects[CLUSTER] = closed(**encrypted)
+    team.now += 20 * HOUR
+    await team.cluster()
+    assert team.issued(METRICS.secret).issued == team.now
+    assert team.issued(BACKUP.secret).issued == team.now
+
+
+async def test_an_operator_that_starts_while_a_change_is_refused_has_its_keys() -> None:
+    team = Team()
+    await team.cluster()
+    team.server.objects[CLUSTER] = closed(tls={"enabled": True, "secretName": "missing"})
+    team.tokens = tokens(lambda: team.now)
+    team.keys = ClusterKeys(team.tokens, lambda: team.now)
+    team.now += 20 * HOUR
+    await team.cluster()
+    assert team.tokens.signer(CLUSTER) is not None
+    assert team.issued(METRICS.secret).issued == team.now
+
+
 async def test_brokers_without_authentication_have_no_such_secrets() -> None:
     team = Team(cluster=body("BrokerCluster", "main", {}, finalizers=[FINALIZER]) | {"status": {}})
     await team.cluster()
