@@ -325,7 +325,8 @@ class UserReconciler:
         cluster, role = context.cache.get(cluster_of(resource.body)), role_of(resource.body)
         if cluster is None or not is_own_role(resource.body):
             return ""
-        if not needs_token(cluster) or not http_url(cluster):
+        # An open cluster may be closed again, by the same keys: tokens of the role would be valid then.
+        if not http_url(cluster):
             return ""
         try:
             broker = self._brokers.at(http_url(cluster))

@@ -283,6 +283,17 @@ async def test_a_user_that_is_deleted_leaves_no_grant_on_a_topic_that_is_gone() 
     assert not team.server.objects[USER]["metadata"]["finalizers"]
 
 
+async def test_a_deletion_while_the_cluster_is_open_takes_the_rights_too() -> None:
+    team = Team(user(**PRODUCE, **TOKEN))
+    await team.reconcile()
+    # Its keys, and so its tokens, are the same when it is closed again.
+    team.server.objects[CLUSTER] = closed(authentication={"enabled": False})
+    team.server.change(USER, deletionTimestamp="2026-01-02T00:00:00Z")
+    await team.reconcile()
+    assert team.broker.policies("shop/payments")["destination_auth"] == {}
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+
+
 async def test_the_deletion_of_a_user_whose_cluster_is_gone_ends() -> None:
     team = Team(user(**PRODUCE))
     await team.reconcile()
