@@ -12,7 +12,7 @@ from heliograph_api.resources.model import BrokerCluster
 from heliograph_api.resources.settings import OPERATORS
 from heliograph_api.values.sizes import format_size
 
-from heliograph_operator.objects.kinds import API_VERSION, GROUP, Body
+from heliograph_operator.objects.kinds import API_VERSION, BROKER_CLUSTER, GROUP, Body
 
 from .cluster_tls import (
     HTTP_PORT_NAME,
@@ -152,17 +152,18 @@ def as_selector(pairs: dict[str, str]) -> str:
 
 
 def metadata(body: Body, name: str, **more: Any) -> dict[str, Any]:
-    """Return the metadata of an object whose owner is the BrokerCluster ``body``."""
+    """Return the metadata of an object whose owner is the resource ``body``, most often a BrokerCluster."""
     own = body["metadata"]
-    owner = {
+    owner: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": body["kind"],
         "name": own["name"],
         "uid": own["uid"],
         "controller": True,
-        # A foreground deletion of the BrokerCluster waits for its brokers.
-        "blockOwnerDeletion": True,
     }
+    if body["kind"] == BROKER_CLUSTER.name:
+        # A foreground deletion of it waits for its brokers. Some clusters ask who may change its finalizers for that.
+        owner["blockOwnerDeletion"] = True
     return {
         "name": name,
         "namespace": own["namespace"],

@@ -510,6 +510,15 @@ async def test_the_secret_has_the_layout_of_service_bindings() -> None:
     assert entries["token"] not in shown
 
 
+async def test_the_secret_needs_no_right_to_finalizers_of_users() -> None:
+    # Some clusters refuse objects that block their owner's deletion to those who may not change its finalizers.
+    team = Team(user(**TOKEN))
+    await team.reconcile()
+    (owner,) = team.server.objects[SECRET]["metadata"]["ownerReferences"]
+    assert (owner["uid"], owner["controller"]) == ("team-billing", True)
+    assert not owner.get("blockOwnerDeletion")
+
+
 async def test_a_token_is_replaced_in_time_and_the_one_before_stays_valid() -> None:
     team = Team(user(**TOKEN))
     await team.reconcile()
