@@ -121,7 +121,8 @@ class UserReconciler:
             revokes = error.revokes and self._roles.owner(resource.body) == resource.key
             if revokes and (left := await self._revoke(context, resource)):
                 message = f"{message}. {left}"
-            await report(context, resource, [ready(error.reason, message)], {"role": role_of(resource.body)})
+            verdicts = [ready(error.reason, message), *self._late(resource, message)]
+            await report(context, resource, verdicts, {"role": role_of(resource.body)})
             return Outcome("waiting", _WAITING_S)
         credentials = await self._credentials(context, resource, model, cluster)
         given = await self._give(context, resource, model, cluster)
@@ -338,9 +339,17 @@ class UserReconciler:
             return f"The rights of role {role} are still in the broker: {error}"
         return ""
 
-    @staticmethod
+    def _late(self, resource: Resource, problem: str) -> list[Verdict]:
+        """Return the condition Expiring if the token is at its end and not replaced, because of ``problem``."""
+        proof = resource.model.spec.token if isinstance(resource.model, User) else None
+        if proof is None:
+            return []
+        late = expiring(resource.status, timedelta(milliseconds=proof.rotate_before), self._now(), problem)
+        return [late] if late is not None else []
+
     async def _say(
-        context: Context, resource: Resource, reason: Reason, message: str, status: Truth = "False"
+        self, context: Context, resource: Resource, reason: Reason, message: str, status: Truth = "False"
     ) -> Outcome:
-        await report(context, resource, [ready(reason, message, status)])
+        verdicts = [ready(reason, message, status), *self._late(resource, message)]
+        await report(context, resource, verdicts)
         return Outcome("waiting", context.settings.resync_s)

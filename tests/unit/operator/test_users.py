@@ -586,6 +586,22 @@ async def test_while_no_key_signs_the_token_stays_and_the_status_says_when_it_ex
     assert team.condition("Expiring")[:2] == ("True", "CredentialsExpired")
 
 
+@pytest.mark.parametrize("why", ["open", "paused"])
+async def test_a_token_that_nobody_replaces_is_told(why: str) -> None:
+    team = Team(user(**TOKEN))
+    await team.reconcile()
+    if why == "open":
+        team.server.objects[CLUSTER] = closed(authentication={"enabled": False})
+    else:
+        team.server.change(USER, annotations={"heliograph.dev/paused": "true"})
+    team.now += 25 * DAY
+    await team.reconcile()
+    assert team.condition("Expiring")[:2] == ("True", "CredentialsExpiring")
+    team.now += 6 * DAY
+    await team.reconcile()
+    assert team.condition("Expiring")[:2] == ("True", "CredentialsExpired")
+
+
 async def test_a_token_that_the_cluster_does_not_allow_is_not_issued() -> None:
     team = Team(user(authentication=[{"token": {"validity": "100d"}}]))
     await team.reconcile()
