@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, NoReturn
 
 import structlog
+from cryptography.hazmat.primitives.serialization import Encoding
 from heliograph_api.resources.model import BrokerCluster
 
 from heliograph_operator.act.broker_trust import BrokerTrust
@@ -166,8 +167,10 @@ class ClusterCertificates:
             server = read_server(entries)
         except CertificateUnusable as error:
             _refuse(ClusterReason.CERTIFICATE_UNUSABLE, f"Secret {secret}: {error}")
-        bundle = entries.get(AUTHORITIES, "")
-        if bundle.strip() and not certificates_in(bundle):
+        stated = entries.get(AUTHORITIES, "")
+        # Everybody may read what is published: the entry may have a key beside the certificates.
+        bundle = "".join(each.public_bytes(Encoding.PEM).decode() for each in certificates_in(stated))
+        if stated.strip() and not bundle:
             _refuse(
                 ClusterReason.CERTIFICATE_UNUSABLE,
                 f"Secret {secret}: its entry {AUTHORITIES} has no certificate; valid: certificates in PEM, or leave it"
@@ -182,12 +185,12 @@ class ClusterCertificates:
                 f"Secret {secret}: its certificate is not for {admin}, by which the operator reaches the brokers if"
                 " only is set; valid: a certificate with this name",
             )
-        if bundle.strip():
+        if bundle:
             await apply_all(context, resource, [authorities_config_map(resource.body, bundle)])
         else:
             await remove_all(context, resource, [(CONFIG_MAP, bundle_name(name))])
-        self._use(resource, bundle if bundle.strip() else "")
-        return CertificateState(secret, server, bundle_name(name) if bundle.strip() else "", lacking)
+        self._use(resource, bundle)
+        return CertificateState(secret, server, bundle_name(name) if bundle else "", lacking)
 
     def _use(self, resource: Resource, bundle: str) -> None:
         self._trust.use(resource.key, admin_urls(resource.body, self._site), bundle)

@@ -327,6 +327,16 @@ async def test_a_certificate_that_nobody_replaces_is_told_before_it_expires() ->
         assert reason in [each for each, _ in installed.server.events]
 
 
+async def test_nothing_but_certificates_of_a_secret_is_published() -> None:
+    authority = Authority()
+    issued = authority.issue(hosts=NAMES)
+    entry = f"# the authority\n{issued.key.decode()}{authority.pem.decode()}"
+    installed = Installed(encrypted(secretName="brokers"), secret("brokers", issued, None, **{"ca.crt": entry}))
+    await installed.reconcile()
+    assert installed.reason() == ("True", "CertificateValid")
+    assert installed.server.objects[PUBLISHED]["data"]["ca.crt"] == authority.pem.decode()
+
+
 async def test_a_certificate_is_renewed_also_while_a_secret_of_keys_is_somebody_elses() -> None:
     made = encrypted()
     made["spec"]["authentication"] = {"enabled": True}
