@@ -328,7 +328,10 @@ class UserReconciler:
             return ""
         # An open cluster may be closed again, by the same keys: tokens of the role would be valid then.
         if not http_url(cluster):
-            return ""
+            # What a broker stored is there again when it starts.
+            was_there = (cluster.get("status") or {}).get("storeFormat")
+            why = f"{shown(key_of(cluster), resource.key.namespace)} has no broker now"
+            return f"The rights of role {role} are still stored: {why}" if was_there else ""
         try:
             broker = self._brokers.at(http_url(cluster))
             listing = await broker.listing(0.0)

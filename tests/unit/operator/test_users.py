@@ -294,6 +294,31 @@ async def test_a_deletion_while_the_cluster_is_open_takes_the_rights_too() -> No
     assert not team.server.objects[USER]["metadata"]["finalizers"]
 
 
+async def test_a_deletion_while_the_brokers_are_stopped_waits_for_them() -> None:
+    team = Team(user(**PRODUCE))
+    await team.reconcile()
+    cluster = team.server.objects[CLUSTER]
+    team.server.objects[CLUSTER] = {**cluster, "status": {"replicas": 0, "storeFormat": "1"}}
+    team.server.change(USER, deletionTimestamp="2026-01-02T00:00:00Z")
+    await team.reconcile(keys=False)
+    assert team.condition()[1] == "Deleting"
+    assert "has no broker" in team.condition()[2]
+    assert team.server.objects[USER]["metadata"]["finalizers"]
+    team.server.objects[CLUSTER] = cluster
+    await team.reconcile()
+    assert team.broker.policies("shop/payments")["destination_auth"] == {}
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+
+
+async def test_a_deletion_before_there_was_a_broker_ends() -> None:
+    cluster = closed()
+    del cluster["status"]
+    team = Team(user(**PRODUCE), cluster=cluster)
+    team.server.change(USER, deletionTimestamp="2026-01-02T00:00:00Z")
+    await team.reconcile(keys=False)
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+
+
 async def test_the_deletion_of_a_user_whose_cluster_is_gone_ends() -> None:
     team = Team(user(**PRODUCE))
     await team.reconcile()
