@@ -95,10 +95,16 @@ class ClusterKeys:
 
         Raises :class:`ObjectRefused`, or :class:`.client.KubeError` if a Secret could not be written.
         """
-        signer = self._tokens.signer(resource.key)
-        if cluster.spec.authentication.enabled and signer is not None:
-            for program in (metrics_token(resource.key.name), backup_token(resource.key.name)):
+        signer, refused = self._tokens.signer(resource.key), None
+        if not cluster.spec.authentication.enabled or signer is None:
+            return
+        for program in (metrics_token(resource.key.name), backup_token(resource.key.name)):
+            try:
                 await keep_program_token(context, resource, program, url, signer, self._now())
+            except ObjectRefused as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     def before_check(self, key: Key, outcome: Outcome) -> Outcome:
         """Return the outcome of a reconcile, with an earlier one if the keys have to be looked at before."""

@@ -132,6 +132,14 @@ async def test_brokers_come_up_also_if_a_secret_of_a_program_may_not_be_written(
     assert "authentication.namespaces" in message
 
 
+async def test_a_secret_of_somebody_else_leaves_the_other_programs_theirs() -> None:
+    # As that of a User named main-metrics.
+    team = Team(body("Secret", METRICS.secret))
+    await team.cluster()
+    assert METRICS.secret in condition(team.server.objects[CLUSTER]["status"], READY)["message"]
+    assert team.issued(BACKUP.secret).role == BACKUP.role
+
+
 async def test_a_change_that_is_refused_stops_no_token() -> None:
     team = Team()
     await team.cluster()
