@@ -56,6 +56,15 @@ def user_refusal(cluster: Body, key: Key, tenants: Collection[str]) -> str:
     )
 
 
+def foreign_permissions(bodies: Bodies, key: Key, claim: Claim, resource: OperatorResource) -> str:
+    """Return why the permissions of a resource are not allowed: they give rights as Users do."""
+    cluster = _other_cluster(bodies, key, claim.cluster)
+    if cluster is None or not isinstance(resource, Namespace | Topic) or resource.spec.permissions is None:
+        return ""
+    why = user_refusal(cluster, key, [claim.tenant])
+    return f"spec.permissions: {why}" if why else ""
+
+
 def foreign_dead_letters(bodies: Bodies, key: Key, cluster: Key, resource: OperatorResource) -> str:
     """Return why the dead letter topics of a resource are not allowed: the broker would write to other tenants."""
     body = _other_cluster(bodies, key, cluster)

@@ -38,7 +38,7 @@ from heliograph_operator.objects.conditions import (
     in_this_state_s,
     ready,
 )
-from heliograph_operator.objects.consent import foreign_dead_letters, refusal
+from heliograph_operator.objects.consent import foreign_dead_letters, foreign_permissions, refusal
 from heliograph_operator.objects.kinds import (
     BROKER_CONNECTION,
     cluster_key,
@@ -129,7 +129,10 @@ class PolicyReconciler:
                 " delete the resource and create a new one"
             )
             return await self._not_ready(context, resource, Reason.RENAME_REFUSED, message)
-        if why := foreign_dead_letters(context.cache, key, target.cluster, resource.model):
+        if why := (
+            foreign_dead_letters(context.cache, key, target.cluster, resource.model)
+            or foreign_permissions(context.cache, key, target.claim, resource.model)
+        ):
             return await self._not_ready(context, resource, Reason.NOT_ALLOWED, why)
         owner = context.cache.ownership.owner(target.claim)
         if owner is not None and owner != key:

@@ -202,6 +202,20 @@ async def test_dead_letters_go_to_no_tenant_that_is_not_opened() -> None:
     assert world.ready(TOPIC) == ("Reconciled", "")
 
 
+@pytest.mark.parametrize("stated", [[], [{"role": "apps", "actions": ["admin"]}]])
+async def test_permissions_need_a_consent_that_lets_users_have_rights(stated: list[dict[str, Any]]) -> None:
+    world = Installation(cluster(CONSENT), *parents(), orders(permissions=stated))
+    await world.started().settle()
+    reason, message = world.ready(TOPIC)[:2]
+    assert reason == "NotAllowed"
+    assert "User in kinds" in message
+    assert not world.broker.namespaces["shop/payments"].policies.kept
+    consent(world, {**CONSENT, "kinds": ["Topic", "User"]})
+    await world.started().settle()
+    assert world.ready(TOPIC)[0] == "Reconciled"
+    assert bool(world.broker.namespaces["shop/payments"].policies.kept) == bool(stated)
+
+
 async def test_a_kubernetes_namespace_that_is_not_watched_is_named() -> None:
     topic = elsewhere("Topic", "orders", {"namespaceRef": {"name": "public/default"}, "clusterRef": MAIN})
     world = Installation(topic)
