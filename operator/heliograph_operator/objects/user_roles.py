@@ -30,8 +30,8 @@ class UserRoles:
             return
         key, cluster = key_of(body), cluster_of(body)
         # A role of another Kubernetes namespace is not the User's: it must not keep it from those whose it is.
-        role = [role_of(body)] if is_own_role(body) else []
-        places: frozenset[_Place] = frozenset((cluster, at) for at in (*role, *identities_of(body)))
+        names: list[str | ProvenIdentity] = [role_of(body)] if is_own_role(body) else []
+        places: frozenset[_Place] = frozenset((cluster, at) for at in (*names, *identities_of(body)))
         if self._places.get(key, places) != places:
             self.forget(key)
         self._places[key] = places
