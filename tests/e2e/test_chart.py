@@ -88,7 +88,8 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
 
     cluster.helm("test", "main", *here, "--timeout=3m", timeout_s=200)
     # The identity of the test goes with it.
-    users = ("get", "users.heliograph.dev,secret/main-test-token", *here, "--ignore-not-found", "-o", "name")
+    named = ("users.heliograph.dev/main-test", "secret/main-test-token")
+    users = ("get", *named, *here, "--ignore-not-found", "-o", "name")
     cluster.wait_for("its User is gone", lambda: not cluster.kubectl(*users).strip(), namespace=kube_namespace)
 
     holder = leader(cluster, kube_namespace, "main-operator")
