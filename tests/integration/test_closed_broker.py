@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Iterator
     settings = signer.settings(
         superusers=ROOT,
         monitors="prometheus, other",
+        backups="saver",
         anonymous_role="guest",
         log_format="json",
     )
@@ -77,6 +79,26 @@ def test_the_command_line_tells_who_may_do_what(
     assert of_another.code == 1
     assert "no grant of administration for role guest" in of_another.err
     assert heliograph("auth", "can-i", "fly", topic).code == 2
+
+
+def test_a_role_that_may_fetch_backups_can_push_one(
+    closed: BrokerProcess,
+    signer: Signer,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    heliograph = CommandLine(monkeypatch, capsys)
+    store = f"file://{tmp_path}/backups"
+    for role, code in (("saver", 0), ("prometheus", 1)):
+        token = tmp_path / f"{role}.token"
+        token.write_text(signer.token(role))
+        given = ("--token-file", str(token))
+        ran = heliograph(*given, "backup", "push", store, f"of-{role}", "--http-url", closed.http_url)
+        assert ran.code == code, ran.err
+    assert "of-saver" in heliograph("backup", "list", store).out
+    assert ask(f"{closed.http_url}/admin/v2/tenants", signer.token("saver")).status == 403
 
 
 def test_metrics_are_for_monitors(closed: BrokerProcess, signer: Signer) -> None:

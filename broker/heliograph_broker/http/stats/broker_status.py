@@ -38,7 +38,8 @@ _AT_ONCE: Final = 100
     "Get the tenants, namespaces and topics of the broker, with their own policies, backlogs and quotas.",
     query=(Parameter("namespace", str, "Only this namespace (tenant/namespace), its tenant and its topics."),),
     answers={200: BrokerState, 412: Refusal},
-    needs=Need.SUPERUSER,
+    # A backup is recorded with what the broker has: the roles that make one read that, too.
+    needs=Need.BACKUP,
 )
 async def status(request: web.Request) -> web.Response:
     """Answer from memory; a namespace that does not exist is an empty answer."""

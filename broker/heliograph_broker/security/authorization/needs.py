@@ -29,7 +29,7 @@ class Need(StrEnum):
     MONITOR = "monitor"
     """Metrics and statistics of the whole broker: superusers, and the roles of the setting ``monitors``."""
     BACKUP = "backup"
-    """A copy of everything that the broker keeps: superusers, and the roles of the setting ``backups``."""
+    """A copy of all that the broker keeps, and its state: superusers, and the roles of the setting ``backups``."""
     SUPERUSER = "superuser"
 
 
