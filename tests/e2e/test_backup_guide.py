@@ -51,6 +51,7 @@ def test_a_message_comes_back_after_everything_was_deleted(cluster: Cluster, ima
     shell.run(f"kubectl delete pod default-0 -n {NAMESPACE}")
     shell.run(f"kubectl wait -n {NAMESPACE} --for=condition=Ready --timeout=5m brokercluster/default")
     token = f"kubectl get secret client-token -n {NAMESPACE} -o jsonpath={{.data.token}} | base64 -d"
-    stats = "HELIOGRAPH_TOKEN_FILE=/dev/stdin heliograph topics stats orders"
+    # A file, which the command reads more than once.
+    stats = "cat > /tmp/token; HELIOGRAPH_TOKEN_FILE=/tmp/token heliograph topics stats orders"
     backlog = f"{token} | kubectl exec -i -n {NAMESPACE} default-0 -c broker -- sh -c '{stats}'"
     assert "audit" in shell.run(backlog)
