@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -15,6 +14,7 @@ from heliograph_api.values.quoting import quoted
 from .authentication_spec import MAX_ROLE
 from .cel import InSchema, Rule
 from .fields import UNFIT, Contradiction, Model, SubscriptionText, Unique
+from .patterns import matching
 
 MAX_PERMISSIONS: Final = 100
 """The most permissions of a resource."""
@@ -33,12 +33,6 @@ def _role(text: str) -> str:
     check_local("role", text)
     if text.startswith(RESERVED):
         raise ValueError(f"{quoted(text)}: {_IS_RESERVED}")
-    return text
-
-
-def _prefix(text: str) -> str:
-    if re.fullmatch(_TOPICS.replace("\\\\", "\\"), text) is None:
-        raise ValueError(f"{quoted(text)} is {_NO_PREFIX}")
     return text
 
 
@@ -73,15 +67,7 @@ class NamespacePermissionSpec(TopicPermissionSpec):
         ),
     )
 
-    topics: (
-        Annotated[
-            str,
-            AfterValidator(_prefix),
-            Field(max_length=_MAX_TOPICS),
-            Rule(f"self.matches('^({_TOPICS})$')", _NO_PREFIX),
-        ]
-        | None
-    ) = None
+    topics: Annotated[str, *matching(_TOPICS, _NO_PREFIX, _MAX_TOPICS)] | None = None
     """Persistent topics whose own names begin so: orders-*. Default: all topics of the namespace."""
     subscriptions: Annotated[Unique[SubscriptionText], Field(max_length=20)] = Field(default_factory=list)
     """Subscriptions of the namespace that only this role, and others that name them, may use; default: none. A role

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from heliograph_api.policies.policies import Rate
 
 Method = Literal["serviceAccount", "certificate", "oidc"]
+SERVICE_ACCOUNT: Final = "system:serviceaccount:"
+"""Begins the name of a service account of Kubernetes."""
+COMMON_NAME: Final = "CN="
+"""Begins the identity of a certificate by its subject's common name."""
+HOST_NAME: Final = "DNS:"
+"""Begins that of one of its alternative names, which are compared in small letters."""
 
 
 class ProvenIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,7 +35,7 @@ class ProvenIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def service_account(namespace: str, name: str) -> ProvenIdentity:
     """Return the identity of a service account's tokens."""
-    return ProvenIdentity("serviceAccount", f"system:serviceaccount:{namespace}:{name}")
+    return ProvenIdentity("serviceAccount", f"{SERVICE_ACCOUNT}{namespace}:{name}")
 
 
 Most = Annotated[int, msgspec.Meta(ge=0)] | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from heliograph_api.resources.role_state import ProvenIdentity, service_account
+from heliograph_api.resources.role_state import HOST_NAME, ProvenIdentity, service_account
 
 from .kinds import Body, shown
 from .user_places import cluster_of
@@ -51,7 +51,7 @@ def _stated(user: Body) -> Iterator[tuple[str, ProvenIdentity, bool]]:
         if account := proof.get("serviceAccount"):
             yield f"{field}.serviceAccount", service_account(namespace, str(account.get("name"))), False
         elif certificate := proof.get("certificate"):
-            name = certificate.get("subject") or f"DNS:{certificate.get('dnsName')}"
+            name = certificate.get("subject") or f"{HOST_NAME}{certificate.get('dnsName')}"
             yield f"{field}.certificate", ProvenIdentity("certificate", str(name)), elsewhere
         elif oidc := proof.get("oidc"):
             identity = ProvenIdentity("oidc", str(oidc.get("subject")), str(oidc.get("issuer")))

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from aiohttp import web
-from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings
+from heliograph_api.resources.role_state import (
+    COMMON_NAME,
+    HOST_NAME,
+    SERVICE_ACCOUNT,
+    ProvenIdentity,
+    RoleSettings,
+)
 
 from heliograph_broker.http.base.access import is_on
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, required_body
@@ -21,11 +27,10 @@ _WARNING: Final = "roles are kept and shown, but clients have none: authenticati
 _EXAMPLE: Final = '{"identities": [{"method": "certificate", "name": "DNS:billing.example.org"}]}'
 _MAX_IDENTITIES: Final = 100
 _MAX_CHARACTERS: Final = 600
-_HOST: Final = "DNS:"
 #: How the names of identities begin, by their methods; those of issuers begin anyhow.
 _BEGIN: Final = {
-    "serviceAccount": ("system:serviceaccount:",),
-    "certificate": ("CN=", _HOST),
+    "serviceAccount": (SERVICE_ACCOUNT,),
+    "certificate": (COMMON_NAME, HOST_NAME),
     "oidc": ("",),
 }
 
@@ -47,9 +52,10 @@ def _check(index: int, identity: ProvenIdentity) -> None:
         raise ApiError(
             400, f"{field}.name is not one of a {identity.method}; valid: {valid}, up to {_MAX_CHARACTERS} characters"
         )
-    if identity.method == "certificate" and name.startswith(_HOST) and name != _HOST + name.removeprefix(_HOST).lower():
+    host = name.removeprefix(HOST_NAME)
+    if identity.method == "certificate" and host != name and host != host.lower():
         # Those of certificates are compared so.
-        raise ApiError(400, f"{field}.name should have small letters: {_HOST}{name.removeprefix(_HOST).lower()}")
+        raise ApiError(400, f"{field}.name should have small letters: {HOST_NAME}{host.lower()}")
     if bool(identity.issuer) != (identity.method == "oidc"):
         raise ApiError(400, f"{field}.issuer should be the URL of an issuer for oidc, and left out otherwise")
 

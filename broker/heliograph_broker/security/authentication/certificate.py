@@ -8,7 +8,7 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
-from heliograph_api.resources.role_state import ProvenIdentity
+from heliograph_api.resources.role_state import COMMON_NAME, HOST_NAME, ProvenIdentity
 from heliograph_api.values.quoting import quoted
 
 from heliograph_broker.clock import Clock
@@ -54,8 +54,8 @@ class CertificateProvider(Provider):
         role = ""
         if names or not hosts:
             role = stated_role(names[0] if names else "", "the common name (CN) of the client certificate")
-        proven = [ProvenIdentity("certificate", f"CN={role}")] if role else []
-        proven += [ProvenIdentity("certificate", f"DNS:{host.lower()}") for host in hosts]
+        proven = [ProvenIdentity("certificate", f"{COMMON_NAME}{role}")] if role else []
+        proven += [ProvenIdentity("certificate", f"{HOST_NAME}{host.lower()}") for host in hosts]
         now_ms = self._clock.now_ms()
         whose = role or quoted(hosts[0])
         if now_ms >= ends_ms:
