@@ -16,7 +16,7 @@ import pytest
 from heliograph_api.resources.model import BrokerCluster
 from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.cluster.cluster_certificates import ClusterCertificates
-from heliograph_operator.decide.authorities import AUTHORITIES
+from heliograph_operator.decide.authorities import STORED
 from heliograph_operator.decide.stateful_set import Site
 from heliograph_operator.decide.token_secrets import decoded, encoded
 from heliograph_operator.objects.kinds import FINALIZER, Key
@@ -60,8 +60,8 @@ class Cluster:
     def settle(self) -> None:
         """Let the time pass that clients have to learn of authorities."""
         stored = self.server.objects[_AUTHORITY]
-        listed = json.loads(decoded(stored)[AUTHORITIES])
-        entries = {AUTHORITIES: json.dumps([{**each, "settled": "2026-01-01T00:00:00Z"} for each in listed])}
+        listed = json.loads(decoded(stored)[STORED])
+        entries = {STORED: json.dumps([{**each, "settled": "2026-01-01T00:00:00Z"} for each in listed])}
         self.server.objects[_AUTHORITY] = {**stored, "data": encoded(entries)}
 
     def shown(self) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cryptography import x509
-from heliograph_operator.decide.authorities import AUTHORITIES
+from heliograph_operator.decide.authorities import STORED
 
 from tests.support.certificates import Authority, Certificate
 from tests.support.cluster import Cluster
@@ -180,11 +180,11 @@ def test_a_client_goes_on_while_the_operators_authority_is_replaced(
             assert first in served.copy_authorities()
             assert served.shown() == before
             # Thirty days later, it does.
-            authorities = json.loads(served.secret("main-tls-authority")[AUTHORITIES])
+            authorities = json.loads(served.secret("main-tls-authority")[STORED])
             assert [bool(each.get("private")) for each in authorities] == [False, True]
             for each in authorities:
                 each["settled"] = "2026-01-01T00:00:00Z"
-            served.put("main-tls-authority", {AUTHORITIES: json.dumps(authorities)}, "Opaque")
+            served.put("main-tls-authority", {STORED: json.dumps(authorities)}, "Opaque")
             brokers.kubectl("delete", "secret", "main-tls")
             served.wait("the brokers have a certificate of the next one", lambda: served.shown() != before)
             # A client that connects again verifies the new one.

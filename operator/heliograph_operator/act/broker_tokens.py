@@ -11,14 +11,11 @@ from heliograph_api.admin.admin_client import AdminUnreachable
 from heliograph_api.resources.authentication_spec import OPERATOR_ROLE
 
 from heliograph_operator.decide.signed_tokens import Signer
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.kinds import BROKER_CLUSTER, Body, Key, key_of
 
 #: Validity of the operator's own tokens, of which half is used.
 OWN_VALIDITY: Final = timedelta(hours=1)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 @dataclass(slots=True)
@@ -38,7 +35,7 @@ class BrokerTokens:
     returns the URLs of a BrokerCluster's brokers by its name, not by its status: a token goes nowhere else.
     """
 
-    def __init__(self, urls_of: Callable[[Body], Sequence[str]], now: Callable[[], datetime] = _now) -> None:
+    def __init__(self, urls_of: Callable[[Body], Sequence[str]], now: Callable[[], datetime] = clock.now) -> None:
         self._urls_of = urls_of
         self._now = now
         self._accesses: dict[str, _Access] = {}

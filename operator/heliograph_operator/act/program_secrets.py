@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from heliograph_operator.decide.program_tokens import ProgramToken, plan_program_token
@@ -28,14 +28,14 @@ async def keep_program_token(
     program: ProgramToken,
     url: str,
     signer: Signer | None,
-    now: datetime | None = None,
+    now: datetime,
 ) -> None:
     """Issue a token or renew it, in a Secret that belongs to the resource. Without a signer, nothing changes.
 
     ``url`` is the brokers' for clients. Raises :class:`.ObjectRefused`, or :class:`.client.KubeError`.
     """
     found = await find_secret(context, resource, program.secret)
-    plan = plan_program_token(program, decoded(found), Way(url), signer, now or datetime.now(UTC))
+    plan = plan_program_token(program, decoded(found), Way(url), signer, now)
     if plan.entries is not None:
         # The name of a Topic may be too long for a label.
         about = metadata(resource.body, program.secret) | {"labels": _LABELS}

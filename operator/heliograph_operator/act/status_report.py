@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import structlog
@@ -14,6 +13,7 @@ from heliograph_operator.decide.cluster_status import ClusterReason
 from heliograph_operator.decide.resource_stats import ResourceStats, worth_writing
 from heliograph_operator.decide.status_patch import merge_patch, policy_fields, status_after
 from heliograph_operator.kube.client import KubeRefused
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.conditions import (
     ADOPTED,
     ARCHIVED,
@@ -71,7 +71,7 @@ async def report(
         if body["metadata"].get("uid") != resource.body["metadata"].get("uid"):
             return
         before: dict[str, Any] = dict(body.get("status") or {})
-        after = status_after(before, fields or {}, verdicts, resource.generation, datetime.now(UTC), without=without)
+        after = status_after(before, fields or {}, verdicts, resource.generation, clock.now(), without=without)
         patch = merge_patch(before, after)
         if not patch:
             return

@@ -15,8 +15,9 @@ from heliograph_operator.act.resource import Resource
 from heliograph_operator.decide.archive_cron_job import cron_job_name
 from heliograph_operator.decide.program_tokens import ProgramToken, archive_token
 from heliograph_operator.decide.user_grants import Grants, changes
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.kinds import Body, key_of
-from heliograph_operator.objects.targets import http_url
+from heliograph_operator.objects.targets import endpoint, http_url
 
 log = structlog.get_logger(__name__)
 
@@ -39,8 +40,8 @@ class ArchiveIdentity:
             return ""
         program = _program(resource)
         await self._grant(self._brokers.at(http_url(cluster)), program.role, Grants(topics={topic: _ACTIONS}))
-        url = str(((cluster.get("status") or {}).get("endpoints") or {}).get("broker") or "")
-        await keep_program_token(context, resource, program, url, self._tokens.signer(key_of(cluster)))
+        url, signer = endpoint(cluster, "broker"), self._tokens.signer(key_of(cluster))
+        await keep_program_token(context, resource, program, url, signer, clock.now())
         return program.secret
 
     async def revoke(self, resource: Resource, cluster: Body | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
@@ -27,6 +27,7 @@ from heliograph_operator.decide.job_runs import failure_of, last_end, run_of
 from heliograph_operator.decide.stateful_set import Site
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.kube.kube_namespaces import namespace_ends
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.conditions import Reason, ready, timestamp
 from heliograph_operator.objects.kinds import BROKER_CLUSTER, Key, annotation, is_deleted, is_held
 
@@ -62,7 +63,7 @@ class BackupDeletion:
         mine = job is not None and belongs_to(job, resource.uid, orphans=False)
         if job is not None and mine and not resource.status.get("startTime"):
             # The operator was killed before it recorded that. The Job goes, and what it stored does not.
-            fields = {"phase": "Running", "startTime": run_of(job).began or timestamp(datetime.now(UTC))}
+            fields = {"phase": "Running", "startTime": run_of(job).began or timestamp(clock.now())}
             await report(context, resource, [ready(Reason.DELETING, f"Job {name} began")], fields)
         begun = mine or resource.status.get("startTime")
         if why := resource.suspended:
@@ -85,7 +86,7 @@ class BackupDeletion:
             return await self._failed(context, resource, Reason.INVALID, resource.memory.problem)
         if not is_over(resource.body):
             # Its Job has ended: it does not hold back another Backup.
-            fields = {"phase": FAILED, "completionTime": timestamp(datetime.now(UTC))}
+            fields = {"phase": FAILED, "completionTime": timestamp(clock.now())}
             await report(context, resource, [ready(Reason.DELETING, "it was deleted before it ended")], fields)
         return await self._delete(context, resource, model)
 
@@ -145,4 +146,4 @@ class BackupDeletion:
 
 
 def _age_s(ended: str) -> float:
-    return (datetime.now(UTC) - datetime.fromisoformat(ended)).total_seconds() if ended else _RETRY_S
+    return (clock.now() - datetime.fromisoformat(ended)).total_seconds() if ended else _RETRY_S

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import structlog
@@ -36,6 +35,7 @@ from heliograph_operator.decide.job_runs import ends_of, failure_of, run_of
 from heliograph_operator.decide.program_tokens import backup_token
 from heliograph_operator.decide.stateful_set import Site, as_selector
 from heliograph_operator.kube.client import KubeRefused
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.conditions import READY, Reason, Truth, condition, ready, timestamp
 from heliograph_operator.objects.kinds import BACKUP, BROKER_CLUSTER, Body, Key, is_held
 from heliograph_operator.objects.targets import http_url
@@ -96,7 +96,7 @@ class BackupReconciler:
             return await self._follow(context, resource, job)
         if resource.status.get("startTime"):
             message = f"its Job {name} was deleted before its end was seen; create another Backup"
-            return await self._end(context, resource, FAILED, message, {"completionTime": timestamp(datetime.now(UTC))})
+            return await self._end(context, resource, FAILED, message, {"completionTime": timestamp(clock.now())})
         if resource.paused:
             return await self._say(context, resource, Reason.PAUSED, resource.suspended, "Unknown")
         return await self._begin(context, resource, model)
@@ -134,7 +134,7 @@ class BackupReconciler:
             if first is not None and first != key.name:
                 return await self._say(context, resource, Reason.BACKUP_WAITING, waiting_text(first))
             await apply_all(context, resource, [wanted], kinds=_KINDS, existed=False)
-            fields = {"phase": "Running", "startTime": timestamp(datetime.now(UTC))}
+            fields = {"phase": "Running", "startTime": timestamp(clock.now())}
             message = f"Job {wanted['metadata']['name']} began"
             await self._report(context, resource, Reason.BACKUP_RUNNING, message, fields)
         return Outcome("waiting", _RUN_S)

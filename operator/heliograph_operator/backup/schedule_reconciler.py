@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from heliograph_api.resources.model import ScheduledBackup
@@ -17,6 +17,7 @@ from heliograph_operator.decide.backup_schedule import SCHEDULE, backup_of, plan
 from heliograph_operator.decide.backup_state import EXPIRED
 from heliograph_operator.decide.cron_times import ScheduleError
 from heliograph_operator.kube.client import KubeRefused
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.conditions import Reason, Truth, ready, timestamp
 from heliograph_operator.objects.kinds import BACKUP, GROUP, Body, annotation, is_deleted, key_of
 
@@ -25,14 +26,10 @@ _KINDS: Final = {BACKUP.name: BACKUP}
 _REFUSED_S: Final = 30.0
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class ScheduleReconciler:
     """The reconciler of ScheduledBackups. Kubernetes deletes their Backups with them."""
 
-    def __init__(self, now: Callable[[], datetime] = _now) -> None:
+    def __init__(self, now: Callable[[], datetime] = clock.now) -> None:
         self._now = now
 
     async def reconcile(self, context: Context, resource: Resource) -> Outcome:

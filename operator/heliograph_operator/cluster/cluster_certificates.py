@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, NoReturn
 
 import structlog
@@ -50,6 +50,7 @@ from heliograph_operator.decide.server_certificate import (
 from heliograph_operator.decide.stateful_set import Site, metadata
 from heliograph_operator.decide.token_secrets import decoded
 from heliograph_operator.kube.client import KubeError
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.kinds import Body, Key
 
 log = structlog.get_logger(__name__)
@@ -60,14 +61,10 @@ CHECK_S: Final = 60.0
 _TLS: Final = "kubernetes.io/tls"
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class ClusterCertificates:
     """The certificates of all BrokerClusters. It remembers only what this operator trusts."""
 
-    def __init__(self, site: Site, trust: BrokerTrust, now: Callable[[], datetime] = _now) -> None:
+    def __init__(self, site: Site, trust: BrokerTrust, now: Callable[[], datetime] = clock.now) -> None:
         self._site = site
         self._trust = trust
         self._now = now

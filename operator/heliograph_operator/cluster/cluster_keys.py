@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
@@ -34,6 +34,7 @@ from heliograph_operator.decide.token_keys import (
 )
 from heliograph_operator.decide.token_secrets import decoded, private_name, public_name
 from heliograph_operator.kube.client import KubeError
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.kinds import Body, Key
 
 log = structlog.get_logger(__name__)
@@ -47,17 +48,13 @@ _ANSWER_S: Final = 10.0
 _ASKED_FOR: Final = timedelta(minutes=10)
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class ClusterKeys:
     """The keys of all BrokerClusters. What it remembers may be lost: the Secrets have the rest."""
 
     def __init__(
         self,
         tokens: BrokerTokens,
-        now: Callable[[], datetime] = _now,
+        now: Callable[[], datetime] = clock.now,
         trusted: Callable[[str], str] = lambda url: "",
     ) -> None:
         """``trusted`` returns the authorities, in PEM, that are trusted at the URL of brokers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
@@ -54,6 +54,7 @@ from heliograph_operator.decide.restore import may_fetch, restore_fields, restor
 from heliograph_operator.decide.rollout import PendingRollout, as_applied, is_finished, recorded, with_origin
 from heliograph_operator.decide.stateful_set import Site, as_selector, name_problem, selector
 from heliograph_operator.decide.strategic_merge import PatchError
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.backoff import UNREACHABLE
 from heliograph_operator.objects.conditions import READY, RESTORED, Reason, Verdict, ready
 from heliograph_operator.objects.kinds import BROKER_CLUSTER, Body, is_deleted, is_held
@@ -162,7 +163,7 @@ class ClusterReconciler:
             ready_now = ready(Reason.PAUSED, f"{_PAUSED}: {ready_now.message}", "Unknown")
             moving = Verdict(PROGRESSING, "False", Reason.PAUSED, _PAUSED)
         before = resource.status
-        of_tls = tls_report(cluster.spec.tls, applied.certificate, refused, datetime.now(UTC))
+        of_tls = tls_report(cluster.spec.tls, applied.certificate, refused, clock.now())
         # Resources that wait for the broker start to connect when there is an address: so only after it answered once.
         known = listing is not None or (before.get("endpoints") and pods.wanted > 0)
         fields: dict[str, Any] = {
@@ -350,5 +351,5 @@ def _before(opens: datetime | None, outcome: Outcome) -> Outcome:
     """Return the outcome, with an earlier reconcile if a maintenance window opens before."""
     if opens is None or outcome.requeue_s is None:
         return outcome
-    until_s = max((opens - datetime.now(UTC)).total_seconds(), 0.0)
+    until_s = max((opens - clock.now()).total_seconds(), 0.0)
     return replace(outcome, requeue_s=min(outcome.requeue_s, until_s))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from heliograph_api.resources.model import BrokerCluster
 
@@ -28,6 +27,7 @@ from heliograph_operator.decide.rollout import (
 )
 from heliograph_operator.decide.stateful_set import Manifest, as_selector, labels
 from heliograph_operator.kube.client import KubeRefused
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.conditions import Reason
 from heliograph_operator.objects.kinds import Body, Key, is_deleted
 
@@ -110,7 +110,7 @@ class Rollouts:
         self, context: Context, cluster: BrokerCluster, wanted: Manifest, found: Body
     ) -> PendingRollout | None:
         """Return why a rollout that no person asked for has to wait."""
-        windows, now, image = cluster.spec.maintenance_windows, datetime.now(UTC), image_of(wanted)
+        windows, now, image = cluster.spec.maintenance_windows, clock.now(), image_of(wanted)
         if not is_open(windows, now):
             opens = next_opening(windows, now)
             message = f"a new pod template waits for the maintenance window that opens at {opens:%Y-%m-%d %H:%M} UTC"
@@ -137,7 +137,7 @@ def _recording(wanted: Sequence[Manifest]) -> list[Manifest]:
 def _check_windows(cluster: BrokerCluster) -> None:
     """Refuse a time zone that nobody knows at once, and not when an upgrade needs it."""
     try:
-        is_open(cluster.spec.maintenance_windows, datetime.now(UTC))
+        is_open(cluster.spec.maintenance_windows, clock.now())
     except WindowError as error:
         raise ObjectRefused(Reason.INVALID, str(error)) from error
 
@@ -151,7 +151,7 @@ async def _preflight(
         return None
     resource.memory.preflight = True
     pod = preflight_pod(resource.body, wanted, store_format)
-    there, now = await _preflight_pods(context, resource), datetime.now(UTC)
+    there, now = await _preflight_pods(context, resource), clock.now()
     outdated = [each for each in there if is_outdated(each, pod, now)]
     await _delete_pods(context, resource, outdated)
     current = [each for each in there if not is_deleted(each) and each not in outdated]
@@ -166,7 +166,7 @@ async def _preflight(
                 return PendingRollout(Reason.CONFLICT, conflict, image)
     answer: Problem | None = (ClusterReason.PREFLIGHT_RUNNING, f"image {image} is checked")
     if current:
-        answer = answer_of(current[0], image, store_format, datetime.now(UTC))
+        answer = answer_of(current[0], image, store_format, clock.now())
     return PendingRollout(ClusterReason(answer[0]), answer[1], image) if answer is not None else None
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from cryptography import x509
@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from heliograph_operator.objects.conditions import timestamp
+from heliograph_operator.objects.conditions import read_timestamp, timestamp
 
 #: Difference of clocks that is allowed for: certificates are valid from a moment before they are made.
 SKEW: Final = timedelta(hours=1)
@@ -216,7 +216,7 @@ def _age(authority: Authority) -> tuple[datetime, str]:
 
 # -- the content of the Secret -------------------------------------------------------------------------------------
 
-AUTHORITIES: Final = "authorities.json"
+STORED: Final = "authorities.json"
 """The entry of the Secret with the authorities and their keys."""
 
 
@@ -231,13 +231,13 @@ def private_data(authorities: Iterable[Authority]) -> dict[str, str]:
         }
         for each in authorities
     ]
-    return {AUTHORITIES: json.dumps(fields, indent=1, sort_keys=True) + "\n"}
+    return {STORED: json.dumps(fields, indent=1, sort_keys=True) + "\n"}
 
 
 def read_private(data: Mapping[str, str]) -> list[Authority]:
     """Return the authorities in a Secret's entries; those that cannot be read are left out, as if they were lost."""
     try:
-        listed = json.loads(data.get(AUTHORITIES, "[]"))
+        listed = json.loads(data.get(STORED, "[]"))
     except ValueError:
         return []
     found = (_authority(each) for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
@@ -247,8 +247,8 @@ def read_private(data: Mapping[str, str]) -> list[Authority]:
 def _authority(fields: Mapping[str, Any]) -> Authority | None:
     try:
         certificate = x509.load_pem_x509_certificate(str(fields["certificate"]).encode())
-        settled = _time(str(fields["settled"]))
-        retired = _time(str(fields["retired"])) if fields.get("retired") else None
+        settled = read_timestamp(fields["settled"])
+        retired = read_timestamp(fields["retired"]) if fields.get("retired") else None
         private = str(fields.get("private") or "")
         if private and not has_key(certificate, private):
             private = ""
@@ -273,8 +273,3 @@ def certificates_in(text: str) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(text.encode())
     except ValueError:
         return []
-
-
-def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from heliograph_api.resources.listener_spec import INTERNAL, ListenerSpec
 from heliograph_api.resources.model import BrokerCluster
-from heliograph_api.values.listeners import bracketed
+from heliograph_api.values.listeners import ENCRYPTED, PLAIN, bracketed
 
 from heliograph_operator.objects.conditions import Reason
 from heliograph_operator.objects.kinds import GROUP, Body
@@ -38,8 +38,6 @@ _FIRST_PORT: Final = 6660
 _ADVERTISED: Final = "HELIOGRAPH_ADVERTISED_LISTENERS"
 _INTERNAL_NAME: Final = "HELIOGRAPH_INTERNAL_LISTENER_NAME"
 _BIND: Final = "HELIOGRAPH_BIND_ADDRESSES"
-_PLAIN: Final = "pulsar://"
-_ENCRYPTED: Final = "pulsar+ssl://"
 #: What stands for a pod's own values: in the spec, as variables of its container, and as the fields they come from.
 _POD: Final = (("{pod}", "$(POD_NAME)"), ("{ordinal}", "$(POD_ORDINAL)"))
 _FIELDS: Final = (
@@ -151,7 +149,7 @@ def listeners(
 
 def _scheme(cluster: BrokerCluster) -> str:
     """Return the scheme of all listeners: with TLS, what leaves the pods' network is encrypted."""
-    return _ENCRYPTED if cluster.spec.tls.enabled else _PLAIN
+    return ENCRYPTED if cluster.spec.tls.enabled else PLAIN
 
 
 def _listener(
@@ -249,8 +247,8 @@ def advertised(cluster: BrokerCluster, found: Sequence[Listener], body: Body, si
     if not known:
         return None
     host, ports = broker_host(body, site), wanted_ports(cluster.spec.tls)
-    own = [f"{INTERNAL}:{_PLAIN}{host}:{BROKER_PORT}"] if ports.plain else []
-    own += [f"{INTERNAL}:{_ENCRYPTED}{host}:{BROKER_TLS_PORT}"] if ports.encrypted else []
+    own = [f"{INTERNAL}:{PLAIN}{host}:{BROKER_PORT}"] if ports.plain else []
+    own += [f"{INTERNAL}:{ENCRYPTED}{host}:{BROKER_TLS_PORT}"] if ports.encrypted else []
     urls = ",".join([*own, *(f"{each.spec.name}:{each.url}" for each in known)])
     fields = [(name, path) for name, path in _FIELDS if f"$({name})" in urls]
     return Advertised(

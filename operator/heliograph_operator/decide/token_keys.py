@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -20,7 +20,7 @@ from heliograph_api.tokens.key_sources import KeyUnusable
 from heliograph_api.tokens.keys import TokenKey, private_key, public_key
 from heliograph_api.tokens.signing import new_pair
 
-from heliograph_operator.objects.conditions import timestamp
+from heliograph_operator.objects.conditions import read_timestamp, timestamp
 
 #: Time in which the kubelets bring a changed Secret into the pods: their period of a minute, twice.
 SETTLE: Final = timedelta(minutes=2)
@@ -288,7 +288,4 @@ def _list(data: Mapping[str, str]) -> list[Mapping[str, Any]]:
 
 
 def _time(text: object) -> datetime | None:
-    if text is None:
-        return None
-    found = datetime.fromisoformat(str(text))
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return read_timestamp(text) if text is not None else None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from datetime import UTC, datetime
 from typing import Final, Literal
 
 import structlog
 
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.kinds import Body, Kind
 
 from .client import Kube, KubeError
@@ -52,7 +52,7 @@ class Events:
         self._emitted[event_id] = asyncio.get_running_loop().time()
         namespace = metadata.get("namespace", "default")
         text = message if len(message) <= _MAX_MESSAGE_LENGTH else f"{message[: _MAX_MESSAGE_LENGTH - 3]}..."
-        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         event = {
             "apiVersion": "v1",
             "kind": "Event",

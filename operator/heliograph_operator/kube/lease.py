@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.kinds import Body, Kind
 
 from .client import KubeError, KubeRefused
@@ -176,7 +177,7 @@ class LeaseLeadership:
         at = self._now()
         try:
             lease = await self._kube.find(LEASE, self._namespace, self._name)
-            wanted = held(lease, self._namespace, self._name, self._identity, self._times, datetime.now(UTC))
+            wanted = held(lease, self._namespace, self._name, self._identity, self._times, clock.now())
             if lease is None:
                 self._lease = await self._kube.create(LEASE, wanted)
             elif self._observer.has_expired(lease):
@@ -209,7 +210,7 @@ class LeaseLeadership:
         holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
         if holder != self._identity:
             return holder
-        wanted = held(lease, self._namespace, self._name, self._identity, self._times, datetime.now(UTC))
+        wanted = held(lease, self._namespace, self._name, self._identity, self._times, clock.now())
         self._lease = await self._kube.replace(LEASE, wanted)
         self._until = at + self._times.renew_within_s
         return self._identity

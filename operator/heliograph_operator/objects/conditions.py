@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal, cast
 
+from . import clock
+
 Truth = Literal["True", "False", "Unknown"]
 READY = "Ready"
 POLICIES_APPLIED = "PoliciesApplied"
@@ -129,7 +131,13 @@ def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def in_this_state_s(of: Mapping[str, Any]) -> float:
     """Return the seconds for which a condition has had its status; 0 if it does not say when that began."""
     since = of.get("lastTransitionTime")
-    return (datetime.now(UTC) - datetime.fromisoformat(str(since))).total_seconds() if since else 0.0
+    return (clock.now() - datetime.fromisoformat(str(since))).total_seconds() if since else 0.0
+
+
+def read_timestamp(text: object) -> datetime:
+    """Return the time that a text in ISO 8601 states, in UTC if it has no zone. Raises :class:`ValueError`."""
+    found = datetime.fromisoformat(str(text))
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def timestamp(now: datetime) -> str:

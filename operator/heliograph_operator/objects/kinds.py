@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, NamedTuple
+
+from . import clock
 
 GROUP: Final = "heliograph.dev"
 VERSION: Final = "v1alpha1"
@@ -151,4 +153,4 @@ def is_deleted(body: Body) -> bool:
 def deleted_for_s(body: Body) -> float:
     """Return the seconds since the deletion of an object was requested; only for one that :func:`is_deleted`."""
     requested = datetime.fromisoformat(str(body["metadata"]["deletionTimestamp"]))
-    return (datetime.now(UTC) - requested).total_seconds()
+    return (clock.now() - requested).total_seconds()

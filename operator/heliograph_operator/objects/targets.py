@@ -83,7 +83,12 @@ class Waiting:
 
 def http_url(cluster: Body) -> str:
     """Return the HTTP URL a BrokerCluster has published, or an empty text if it has not yet."""
-    return str(((cluster.get("status") or {}).get("endpoints") or {}).get("http") or "")
+    return endpoint(cluster, "http")
+
+
+def endpoint(cluster: Body, name: str) -> str:
+    """Return one of the URLs a BrokerCluster has published in its status, or an empty text if it has not yet."""
+    return str(((cluster.get("status") or {}).get("endpoints") or {}).get(name) or "")
 
 
 def broker_address(cluster: Body) -> str:

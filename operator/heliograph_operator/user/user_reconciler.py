@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -30,11 +30,12 @@ from heliograph_operator.decide.token_secrets import decoded
 from heliograph_operator.decide.user_activity import Activity, activity_fields, worth_writing
 from heliograph_operator.decide.user_grants import Grants, changes, missing_namespaces, stated_grants
 from heliograph_operator.decide.user_tokens import SECRET_TYPE, TokenPlan, Way, expiring, plan_token, token_verdicts
+from heliograph_operator.objects import clock
 from heliograph_operator.objects.backoff import REFUSED, UNREACHABLE
 from heliograph_operator.objects.conditions import EXPIRING, Reason, Truth, Verdict, ready, timestamp
 from heliograph_operator.objects.consent import user_refusal
 from heliograph_operator.objects.kinds import Body, is_held, key_of, shown
-from heliograph_operator.objects.targets import http_url
+from heliograph_operator.objects.targets import endpoint, http_url
 from heliograph_operator.objects.user_identities import identities_of, not_in_effect
 from heliograph_operator.objects.user_places import cluster_of, is_own_role, role_of
 from heliograph_operator.objects.user_roles import UserRoles
@@ -44,10 +45,6 @@ _WAITING_S: Final = 30.0
 #: Time (s) between two checks of the Secret, which is not watched.
 _CHECK_S: Final = 60.0
 _MAX_NAMED: Final = 5
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 class _Blocked(Exception):
@@ -89,7 +86,7 @@ class UserReconciler:
         tokens: BrokerTokens,
         roles: UserRoles,
         trust: BrokerTrust,
-        now: Callable[[], datetime] = _now,
+        now: Callable[[], datetime] = clock.now,
     ) -> None:
         self._brokers = brokers
         self._tokens = tokens
@@ -167,8 +164,8 @@ class UserReconciler:
                 f" {longest}, the authentication.maxTokenValidity of the BrokerCluster"
             )
             return _Credentials(name, problem=message, reason=Reason.NOT_ALLOWED)
-        endpoints = (cluster.get("status") or {}).get("endpoints") or {}
-        url = str(endpoints.get("brokerTls") or endpoints.get("broker") or "")
+        encrypted = endpoint(cluster, "brokerTls")
+        url = encrypted or endpoint(cluster, "broker")
         if not url:
             return _Credentials(name, problem="the BrokerCluster has not published a broker address yet")
         try:
@@ -176,7 +173,7 @@ class UserReconciler:
             before, authorities = decoded(found), self._trust.bundle(cluster_of(resource.body))
             if authorities is None:
                 # The operator has just started: what it published before is still valid.
-                authorities = before.get(AUTHORITIES, "") if endpoints.get("brokerTls") else ""
+                authorities = before.get(AUTHORITIES, "") if encrypted else ""
             way = Way(url, authorities)
             plan = plan_token(proof, role_of(resource.body), before, way, signer, self._now())
             if plan.entries is None:

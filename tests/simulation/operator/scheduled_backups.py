@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import ExitStack
 from typing import Any
-from unittest.mock import patch
 
-from heliograph_operator.backup import backup_deletion, backup_reconciler, schedule_reconciler
 from heliograph_operator.objects.kinds import Key
 
 from tests.simulation.run import quiet
 
 from .api_server import Object
 from .claims import is_leaving
-from .virtual_time import VirtualLoop, VirtualWallClock, stamp, virtual_wall_clock
+from .virtual_time import VirtualLoop, stamp, virtual_wall_clock
 from .witness import Violation
 from .world import LEADER, NAMESPACE, Operation, World
 
@@ -194,11 +191,8 @@ _STEPS: tuple[tuple[Any, ...], ...] = (
 def run(seed: int, operations: list[Operation] | None = None) -> Violation | None:
     """Return what was broken in the history of a seed, or in other operations with its delays; None: nothing."""
     history = generate(seed) if operations is None else operations
-    with quiet(), virtual_wall_clock(), ExitStack() as stack:
-        for module in (backup_deletion, backup_reconciler, schedule_reconciler):
-            stack.enter_context(patch.object(module, "datetime", VirtualWallClock))
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            return runner.run(_run(seed, history))
+    with quiet(), virtual_wall_clock(), asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(_run(seed, history))
 
 
 async def _run(seed: int, history: list[Operation]) -> Violation | None:

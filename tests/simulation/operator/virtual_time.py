@@ -8,16 +8,13 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Self, TypeVarTuple
 from unittest.mock import patch
 
-from heliograph_operator.act import status_report
-from heliograph_operator.cluster import cluster_rollout
-from heliograph_operator.kube import events, lease
-from heliograph_operator.objects import kinds
+from heliograph_operator.objects import clock
 
 Ts = TypeVarTuple("Ts")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -155,10 +152,8 @@ class VirtualWallClock(datetime):
 
 @contextmanager
 def virtual_wall_clock() -> Iterator[None]:
-    """Let the operator's modules read the virtual wall clock."""
-    with ExitStack() as stack:
-        for module in (kinds, status_report, events, cluster_rollout, lease):
-            stack.enter_context(patch.object(module, "datetime", VirtualWallClock))
+    """Let the operator read the virtual wall clock."""
+    with patch.object(clock, "datetime", VirtualWallClock):
         yield
 
 

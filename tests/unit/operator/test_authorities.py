@@ -11,7 +11,6 @@ import pytest
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from heliograph_operator.decide.authorities import (
-    AUTHORITIES,
     AUTHORITY_VALID,
     CERTIFICATE_VALID,
     ISSUES,
@@ -19,6 +18,7 @@ from heliograph_operator.decide.authorities import (
     MAX_AUTHORITIES,
     OVERLAP,
     SETTLE,
+    STORED,
     Authority,
     AuthorityPlan,
     certificates_in,
@@ -356,7 +356,7 @@ def test_what_is_stored_can_be_read_and_has_nothing_else() -> None:
     ["", "nothing", "{}", "[1]", '[{"certificate": "none"}]', '[{"settled": "2026-01-01T00:00:00Z"}]'],
 )
 def test_what_cannot_be_read_counts_as_lost(text: str) -> None:
-    assert read_private({AUTHORITIES: text}) == []
+    assert read_private({STORED: text}) == []
 
 
 def test_a_key_of_another_certificate_counts_as_lost() -> None:
