@@ -56,8 +56,14 @@ class Keys:
             file.write_bytes(self.signer.path.read_bytes())
 
     @property
-    def setting(self) -> str:
-        return ",".join(map(str, self.files))
+    def environment(self) -> dict[str, str]:
+        """The settings of a broker that trusts these keys, and soon asks for tokens that end to be renewed."""
+        return {
+            "HELIOGRAPH_AUTH": "token",
+            "HELIOGRAPH_TOKEN_SECRET_KEY": ",".join(map(str, self.files)),
+            "HELIOGRAPH_SUPERUSERS": ADMIN,
+            "HELIOGRAPH_AUTH_REFRESH_CHECK_S": "1",
+        }
 
     def add(self, secret: bytes) -> Signer:
         """Let the broker trust another key as well, and return what signs with it."""
@@ -300,13 +306,7 @@ def test_tokens_keys_and_certificates_are_replaced_under_load_and_nothing_is_los
     topic = f"persistent://public/default/{fresh_name('rotation')}"
     keys = Keys(tmp_path)
     old = keys.signer
-    environment = {
-        "HELIOGRAPH_AUTH": "token",
-        "HELIOGRAPH_TOKEN_SECRET_KEY": keys.setting,
-        "HELIOGRAPH_SUPERUSERS": ADMIN,
-        "HELIOGRAPH_AUTH_REFRESH_CHECK_S": "1",
-    }
-    with TlsBroker(tmp_path / "broker", "--tls-only", environment=environment) as broker:
+    with TlsBroker(tmp_path / "broker", "--tls-only", environment=keys.environment) as broker:
         admin = f"{broker.process.https_url}/admin/v2"
         for path, body in (
             # A producer sends again what the restart left without a receipt.

@@ -138,13 +138,7 @@ def test_clients_lose_nothing_while_all_that_secures_a_broker_is_replaced(
     topic = f"persistent://public/default/{fresh_name('rotation')}"
     keys = Keys(tmp_path)
     old = keys.signer
-    environment = {
-        "HELIOGRAPH_AUTH": "token",
-        "HELIOGRAPH_TOKEN_SECRET_KEY": keys.setting,
-        "HELIOGRAPH_SUPERUSERS": ADMIN,
-        "HELIOGRAPH_AUTH_REFRESH_CHECK_S": "1",
-        "HELIOGRAPH_ADVERTISED_HOST": "localhost",
-    }
+    environment = keys.environment | {"HELIOGRAPH_ADVERTISED_HOST": "localhost"}
     tokens = TokenFile(tmp_path / "token", old)
     with TlsBroker(tmp_path / "broker", "--tls-only", environment=environment) as broker, tokens.renewed():
         admin = f"{broker.process.https_url}/admin/v2/namespaces/public/default"

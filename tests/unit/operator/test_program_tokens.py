@@ -33,7 +33,7 @@ from .backups import BUCKET, PUSH, backup, main, reconcile
 from .bodies import body, namespace, tenant, topic
 from .cluster_keys import cluster_reconciler, tokens
 from .installation import OneBroker, Server
-from .test_users import Granting, closed
+from .users import Granting, closed
 
 CLUSTER = Key("BrokerCluster", "team", "main")
 TOPIC = Key("Topic", "team", "orders")
