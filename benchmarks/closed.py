@@ -39,7 +39,6 @@ def main(
 ) -> None:
     """Measure what TLS and tokens cost: the same load on brokers that are plain and closed, in turn."""
     console = Console(width=None if Console().is_terminal else 160)
-    table = Table(*HEADINGS)
     with tempfile.TemporaryDirectory(prefix="heliograph-benchmark-") as name:
         directory = Path(name)
         closed = ways(directory)
@@ -53,9 +52,10 @@ def main(
                     console.print(f"{scenario.name}, {way}: run {number + 1}", style="dim")
                     with tempfile.TemporaryDirectory(dir=directory) as scratch:
                         measured[way].append(run(shown, Path(scratch), closed=closed[way]))
+            table = Table(*HEADINGS)
             for row in rows(shown, {way: median(found) for way, found in measured.items()}):
                 table.add_row(*row)
-    console.print(table)
+            console.print(table)
 
 
 def ways(directory: Path) -> dict[str, Closed]:

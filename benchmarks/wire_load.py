@@ -323,4 +323,7 @@ async def run(job: WireJob) -> WireResult:
 
 
 if __name__ == "__main__":
-    print(msgspec.json.encode(uvloop.run(run(msgspec.json.decode(sys.argv[1], type=WireJob)))).decode())
+    result = msgspec.json.encode(uvloop.run(run(msgspec.json.decode(sys.argv[1], type=WireJob))))
+    # With PYTHONUNBUFFERED set, print() writes once, and uvloop's work for the kernel can cut that short.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as output:
+        output.write(result)
