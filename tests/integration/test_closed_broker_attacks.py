@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,18 @@ def closed(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Iterator
     )
     with BrokerProcess(tmp_path_factory.mktemp("closed") / "data", environment=settings) as running:
         yield running
+
+
+class Flood:
+    """How many lines the log may have of events that began now."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def most_lines(self, kinds: int = 1, *, before: bool = True) -> int:
+        """Of each kind ten in ten seconds and the number of the others, and those of a while that began ``before``."""
+        whiles = 1 + before + int((time.monotonic() - self._began) / 10)
+        return kinds * 11 * whiles
 
 
 def http_socket(broker: BrokerProcess) -> socket.socket:
@@ -141,7 +154,7 @@ def test_the_settings_of_a_broker_do_not_show_its_keys(tmp_path: Path, signer: S
 
 
 def test_refused_clients_do_not_fill_the_log(closed: BrokerProcess) -> None:
-    before = len(closed.log_path.read_text().splitlines())
+    before, flood = len(closed.log_path.read_text().splitlines()), Flood()
     for _ in range(100):
         with WireClient(closed.service_url, connect=False) as client:
             client.send(Type.CONNECT, client_version="test", protocol_version=21)
@@ -149,21 +162,21 @@ def test_refused_clients_do_not_fill_the_log(closed: BrokerProcess) -> None:
         with WireClient(closed.service_url, connect=False) as client:
             client.send(Type.LOOKUP, topic="t", request_id=1)
             client.expect(Type.ERROR)
-    # Ten in ten seconds, twice if these end meanwhile, and their number.
-    assert len(closed.log_path.read_text().splitlines()) - before <= 40
+    assert len(closed.log_path.read_text().splitlines()) - before <= flood.most_lines()
 
 
 def test_failed_handshakes_do_not_fill_the_log(tmp_path: Path) -> None:
     with TlsBroker(tmp_path) as broker:
-        url = urlsplit(broker.process.https_url)
+        flood = Flood()
         for _ in range(100):
-            with socket.create_connection((url.hostname or "", url.port or 0), timeout=10) as client:
+            with broker.raw(broker.process.https_url) as client:
                 client.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 with contextlib.suppress(ConnectionResetError):
                     assert client.recv(1000)[:1] != b"H"
         failed = 'heliograph_connections_cut_total{port="http",reason="tls"}'
         eventually(lambda: broker.metric(failed) == 100)
-        assert broker.process.log_path.read_text().count("connection setup failed") <= 20
+        logged = broker.process.log_path.read_text().count("connection setup failed")
+        assert logged <= flood.most_lines(before=False)
 
 
 def test_a_proxy_that_is_withdrawn_ends_though_its_client_has_another_method(tmp_path: Path, signer: Signer) -> None:
@@ -222,7 +235,7 @@ MALFORMED = (
 
 
 def test_malformed_requests_are_refused_and_neither_fill_nor_show_in_the_log(closed: BrokerProcess) -> None:
-    before = closed.log_path.stat().st_size
+    before, flood = closed.log_path.stat().st_size, Flood()
     for _ in range(50):
         for request in MALFORMED:
             with http_socket(closed) as client:
@@ -237,7 +250,8 @@ def test_malformed_requests_are_refused_and_neither_fill_nor_show_in_the_log(clo
     assert b"malformed request" in logged
     assert b"abc.def" not in logged
     assert b"Traceback" not in logged
-    assert len(logged.splitlines()) < 60
+    # Malformed requests, and those without credentials.
+    assert len(logged.splitlines()) <= flood.most_lines(kinds=2)
 
 
 def refused_after(broker: BrokerProcess, *sent: tuple[int, dict[str, Any]]) -> str:
@@ -287,10 +301,10 @@ def test_a_challenge_takes_one_answer_only(closed: BrokerProcess, signer: Signer
 
 
 def test_unknown_clients_that_send_nothing_do_not_fill_the_log(closed: BrokerProcess) -> None:
-    before = closed.log_path.read_text().count("aborting connection")
+    before, flood = closed.log_path.read_text().count("aborting connection"), Flood()
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(WireClient(closed.service_url, connect=False)) for _ in range(100)]
         for client in clients:
             with pytest.raises(ConnectionEndedError):
                 client.read_frame()
-    assert 0 < closed.log_path.read_text().count("aborting connection") - before <= 20
+    assert 0 < closed.log_path.read_text().count("aborting connection") - before <= flood.most_lines()
