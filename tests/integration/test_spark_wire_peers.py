@@ -332,7 +332,7 @@ def test_an_entry_that_does_not_have_its_checksum_ends_the_reading() -> None:
 
 def test_a_peer_that_is_no_broker_is_named() -> None:
     with FakeBroker(lambda frame: b"HTTP/1.1 400 Bad Request\r\n\r\n") as broker:
-        brokers = brokers_of(broker, operation_timeout_seconds=2)
+        brokers = brokers_of(broker, operation_timeout_seconds=5)
         with pytest.raises(LinkLost, match=rf"127\.0\.0\.1:{broker.port}: this is no frame of Pulsar's protocol"):
             brokers.partitions(TOPIC)
         brokers.close()
@@ -345,7 +345,8 @@ def test_a_peer_that_answers_nothing_is_given_up_in_time() -> None:
             brokers.partitions(TOPIC)
         brokers.close()
     with FakeBroker(lambda frame: CONNECTED if frame.command.type == Type.CONNECT else b"") as broker:
-        brokers = brokers_of(broker, operation_timeout_seconds=2)
+        # Long enough for the answer to CONNECT.
+        brokers = brokers_of(broker, operation_timeout_seconds=5)
         with pytest.raises(
             NoAnswer, match=rf"asking for the partitions of {TOPIC}: 127\.0\.0\.1:{broker.port}: there was"
         ):

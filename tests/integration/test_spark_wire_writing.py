@@ -387,7 +387,8 @@ def test_answers_that_take_no_message_end_the_producer_with_their_reason(
     with_peer: Made, answer: Callable[[int, int, int], bytes | None], text: str
 ) -> None:
     peer = Peer(answer)
-    producer, taken = with_peer(peer, receipt_within_s=1.0)
+    # The peer is in this process: long enough for its first answer, should the process stand still for a while.
+    producer, taken = with_peer(peer, receipt_within_s=3.0)
     with pytest.raises(PulsarSourceError, match=text) as ended:
         send_all(producer, range(10))
     assert "writing to persistent://public/default/t: " in str(ended.value)
@@ -486,7 +487,8 @@ def test_a_late_receipt_of_a_chunk_is_not_that_of_one_that_was_sent_again(with_p
         return b"".join(receipt(producer, number, entry) for entry in (2, 3, 4)) if time == 4 else b""
 
     peer = Deaf(stores_late)
-    producer, taken = with_peer(peer, answered_within_s=2.0)
+    # Only CLOSE_PRODUCER is without an answer for so long.
+    producer, taken = with_peer(peer, answered_within_s=5.0)
     producer.send(joined([frame_of(producer, 0)] * 3, [0, 0, 0], [0, 0, 1]))
     producer.flush()
     assert (peer.connections, len(peer.sent), sum(taken)) == (2, 6, 1)
