@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.clients import connect
 from tests.support.closed_broker import ADMIN, ROLE, ClosedBroker
-from tests.support.polling import eventually
+from tests.support.polling import DEADLINE_S, eventually
 from tests.support.tokens import Answer, ask
 
 TOPIC = "persistent://public/default/invoices"
@@ -52,7 +52,6 @@ def client(closed: ClosedBroker, authentication: pulsar.Authentication) -> pulsa
     return connect(
         closed.service_url,
         authentication=authentication,
-        operation_timeout_seconds=15,
         tls_trust_certs_file_path=str(closed.broker.trusted),
     )
 
@@ -112,7 +111,7 @@ def test_a_role_that_is_taken_away_before_the_body_has_arrived_allows_nothing(cl
     url = urlsplit(namespace)
     body, shown = b'["produce", "consume"]', closed.issuer.token(ROLE).decode()
     with context.wrap_socket(
-        socket.create_connection((url.hostname or "", url.port or 0), timeout=10), server_hostname=url.hostname
+        socket.create_connection((url.hostname or "", url.port or 0), DEADLINE_S), server_hostname=url.hostname
     ) as late:
         late.sendall(
             f"POST {url.path}/permissions/x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"

@@ -58,7 +58,7 @@ def closed(
 
 
 def publish(broker: BrokerProcess, authentication: Any) -> None:
-    client = connect(broker.service_url, authentication=authentication, operation_timeout_seconds=10)
+    client = connect(broker.service_url, authentication=authentication)
     try:
         client.create_producer(fresh_name()).send(b"x")
     finally:

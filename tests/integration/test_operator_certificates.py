@@ -22,8 +22,8 @@ from heliograph_operator.decide.token_secrets import decoded, encoded
 from heliograph_operator.objects.kinds import FINALIZER, Key
 
 from tests.support.certificates import LOCAL, Certificate
-from tests.support.clients import fresh_name
-from tests.support.polling import eventually
+from tests.support.clients import DEADLINE_MS, fresh_name
+from tests.support.polling import DEADLINE_S, eventually
 from tests.support.tls_broker import TlsBroker
 from tests.unit.operator.api_server import ApiServer, resource_of
 from tests.unit.operator.bodies import body
@@ -69,7 +69,7 @@ class Cluster:
         url = urlsplit(self.broker.process.service_tls_url)
         assert url.hostname is not None
         with (
-            socket.create_connection((url.hostname, url.port or 0), timeout=10) as plain,
+            socket.create_connection((url.hostname, url.port or 0), DEADLINE_S) as plain,
             self.broker.context().wrap_socket(plain, server_hostname=url.hostname) as connection,
         ):
             return connection.getpeercert(binary_form=True) or b""
@@ -77,7 +77,7 @@ class Cluster:
 
 def exchange(producer: pulsar.Producer, consumer: pulsar.Consumer, text: str) -> None:
     producer.send(text.encode())
-    message = consumer.receive(30_000)
+    message = consumer.receive(DEADLINE_MS)
     consumer.acknowledge(message)
     assert message.data().decode() == text
 
