@@ -22,6 +22,8 @@ from tests.support.rest import metrics
 from tests.support.wire_client import Type, WireClient, encode
 
 MIB = 1024 * 1024
+#: Sockets that say nothing stay for as long as a test takes.
+PATIENT = {"HELIOGRAPH_HANDSHAKE_TIMEOUT_S": "600"}
 ANNOUNCED = struct.pack(">II", 5 * MIB, 20)
 
 
@@ -68,7 +70,7 @@ def received_until_end(connection: socket.socket) -> bytes:
 
 
 def test_silent_sockets_cost_less_than_16_kib_each(broker_factory: Callable[..., BrokerProcess]) -> None:
-    broker = broker_factory(environment={"HELIOGRAPH_HANDSHAKE_TIMEOUT_S": "600"})
+    broker = broker_factory(environment=PATIENT)
     broker.start()
     with sockets(broker.service_url, 50):
         eventually(lambda: metric(broker, "heliograph_connections", port="binary") == 50, what="the first sockets")
@@ -128,7 +130,7 @@ def test_connections_without_connect_are_cut_on_both_ports(broker_factory: Calla
 def test_one_connection_more_is_refused_by_name(
     broker_factory: Callable[..., BrokerProcess], setting: str, limit: str, words: str
 ) -> None:
-    broker = broker_factory(environment={setting: "20"})
+    broker = broker_factory(environment={setting: "20", **PATIENT})
     broker.start()
     with sockets(broker.service_url, 19) as others, WireClient(broker.service_url) as client:
         eventually(lambda: metric(broker, "heliograph_connections", port="binary") == 20, what="the connections")
@@ -150,7 +152,7 @@ def test_one_connection_more_is_refused_by_name(
 
 
 def test_refused_http_connections_say_why(broker_factory: Callable[..., BrokerProcess]) -> None:
-    broker = broker_factory(environment={"HELIOGRAPH_MAX_CONNECTIONS": "5"})
+    broker = broker_factory(environment={"HELIOGRAPH_MAX_CONNECTIONS": "5", **PATIENT})
     broker.start()
     with sockets(broker.http_url, 6) as made:
         answer = received_until_end(made[5])
