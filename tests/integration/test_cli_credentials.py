@@ -17,7 +17,7 @@ from tests.support.command_line import CommandLine
 from tests.support.interrupts import take_interrupts
 from tests.support.polling import eventually
 from tests.support.ran import Ran
-from tests.support.tokens import Signer, ask
+from tests.support.tokens import CHECK_EVERY_S, Signer, TokenFile, ask
 
 ADMIN = "admin"
 ACCEPTED_TOKENS = 'heliograph_authentications_total{method="token",outcome="success"}'
@@ -55,10 +55,10 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Iterator[BrokerProcess]:
-    """A broker that only knows tokens, and checks for expired ones each second."""
+    """A broker that only knows tokens, and checks for expired ones every few seconds."""
     settings = signer.settings(
         superusers=ADMIN,
-        auth_refresh_check_s="1",
+        auth_refresh_check_s=str(CHECK_EVERY_S),
     )
     with BrokerProcess(tmp_path_factory.mktemp("closed") / "data", environment=settings) as running:
         yield running
@@ -249,39 +249,35 @@ def test_lookups_by_http_take_the_token(
 def test_consume_goes_on_after_its_token_file_is_replaced(
     closed: BrokerProcess, run: CommandLine, signer: Signer, topic: str, token_file: Path, tmp_path: Path
 ) -> None:
-    renewed = tmp_path / "renewed.token"
+    tokens = TokenFile(tmp_path / "renewed.token", signer, ADMIN)
     path = f"{closed.http_url}/admin/v2/persistent/public/default/{topic}/stats"
     asked = 0
-
-    def replace() -> None:
-        following = tmp_path / "following"
-        following.write_text(signer.token(ADMIN, expires_in_s=4))
-        following.replace(renewed)
 
     def consumers() -> list[dict[str, object]]:
         found: list[dict[str, object]] = ask(path, signer.token(ADMIN)).body["subscriptions"]["s"]["consumers"]
         return found
 
     def accepted_tokens() -> float:
-        """Return how many tokens the broker has accepted but for those of this function; replaces the file."""
+        """Return how many tokens the broker has accepted but for those of this function."""
         nonlocal asked
-        replace()
         asked += 1
         lines = ask(f"{closed.http_url}/metrics", signer.token(ADMIN)).body.splitlines()
         (line,) = (each for each in lines if each.startswith(ACCEPTED_TOKENS))
         return float(line.rpartition(" ")[2]) - asked
 
-    replace()
-    with subprocess.Popen(
-        [
-            *(sys.executable, "-m", "heliograph_broker", "consume", topic, "-s", "s", "-n", "0"),
-            *("--token-file", str(renewed), "--service-url", closed.service_url),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=take_interrupts,
-    ) as consumer:
+    with (
+        tokens.renewed(),
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "heliograph_broker", "consume", topic, "-s", "s", "-n", "0"),
+                *("--token-file", str(tokens.path), "--service-url", closed.service_url),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=take_interrupts,
+        ) as consumer,
+    ):
         try:
             since = eventually(consumers)[0]["connectedSince"]
             before = accepted_tokens()

@@ -16,9 +16,9 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.passwords import write_users
-from tests.support.polling import eventually
+from tests.support.polling import DEADLINE_S, eventually
 from tests.support.tls_broker import TlsBroker, until_end
-from tests.support.tokens import Signer, ask
+from tests.support.tokens import CHECK_EVERY_S, SHORT_S, Signer, ask
 from tests.support.wire_client import ConnectionEndedError, Type, WireClient
 
 ADMIN = "admin"
@@ -27,14 +27,21 @@ NAMESPACES = "/admin/v2/namespaces"
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Iterator[BrokerProcess]:
-    """A broker that only knows tokens; clients must be quick, and those with expired ones are found each second."""
+    """A broker that only knows tokens, and checks for expired ones every few seconds."""
     settings = signer.settings(
         superusers=ADMIN,
         proxies="gate",
-        auth_refresh_check_s="1",
-        handshake_timeout_s="1",
+        auth_refresh_check_s=str(CHECK_EVERY_S),
     )
     with BrokerProcess(tmp_path_factory.mktemp("closed") / "data", environment=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Iterator[BrokerProcess]:
+    """A broker that cuts clients after a second, so that only those that are to be cut may connect."""
+    settings = signer.settings(handshake_timeout_s="1")
+    with BrokerProcess(tmp_path_factory.mktemp("impatient") / "data", environment=settings) as running:
         yield running
 
 
@@ -52,7 +59,7 @@ class Flood:
 
 def http_socket(broker: BrokerProcess) -> socket.socket:
     url = urlsplit(broker.http_url)
-    return socket.create_connection((url.hostname or "", url.port or 0), timeout=10)
+    return socket.create_connection((url.hostname or "", url.port or 0), DEADLINE_S)
 
 
 def administered_by(broker: BrokerProcess, signer: Signer, tenant: str, role: str, method: str) -> None:
@@ -61,7 +68,7 @@ def administered_by(broker: BrokerProcess, signer: Signer, tenant: str, role: st
     assert ask(path, signer.token(ADMIN), method, body).status == 204
 
 
-@pytest.mark.parametrize(("expires_in_s", "status"), [(None, b"403"), (1.0, b"401")])
+@pytest.mark.parametrize(("expires_in_s", "status"), [(None, b"403"), (SHORT_S, b"401")])
 def test_a_right_that_is_lost_before_the_body_has_arrived_allows_nothing(
     closed: BrokerProcess, signer: Signer, expires_in_s: float | None, status: bytes
 ) -> None:
@@ -103,8 +110,8 @@ def test_credentials_that_are_no_text_are_refused_as_any_false_ones(closed: Brok
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /metr", b"\r\n\r\nGET /metrics HTTP/1.1\r\n"])
-def test_a_stranger_cannot_hold_a_connection_without_a_request(closed: BrokerProcess, sent: bytes) -> None:
-    with http_socket(closed) as client:
+def test_a_stranger_cannot_hold_a_connection_without_a_request(impatient: BrokerProcess, sent: bytes) -> None:
+    with http_socket(impatient) as client:
         client.sendall(sent)
         with contextlib.suppress(ConnectionResetError):
             assert client.recv(1000) == b""
@@ -128,7 +135,7 @@ def test_a_proxy_does_not_renew_what_its_client_has_shown(closed: BrokerProcess,
             auth_data=gate,
             feature_flags=wire.FeatureFlags(supports_auth_refresh=True),
             original_principal="behind",
-            original_auth_data=signer.token("behind", expires_in_s=1),
+            original_auth_data=signer.token("behind", expires_in_s=SHORT_S),
             original_auth_method="token",
         )
         client.expect(Type.CONNECTED)
@@ -289,7 +296,7 @@ def test_a_challenge_takes_one_answer_only(closed: BrokerProcess, signer: Signer
             client_version="test",
             protocol_version=21,
             auth_method_name="token",
-            auth_data=signer.token(ADMIN, expires_in_s=1).encode(),
+            auth_data=signer.token(ADMIN, expires_in_s=SHORT_S).encode(),
             feature_flags=wire.FeatureFlags(supports_auth_refresh=True),
         )
         client.expect(Type.CONNECTED)
@@ -300,11 +307,11 @@ def test_a_challenge_takes_one_answer_only(closed: BrokerProcess, signer: Signer
         assert "AUTH_RESPONSE without an AUTH_CHALLENGE" in client.expect(Type.ERROR).body.message
 
 
-def test_unknown_clients_that_send_nothing_do_not_fill_the_log(closed: BrokerProcess) -> None:
-    before, flood = closed.log_path.read_text().count("aborting connection"), Flood()
+def test_unknown_clients_that_send_nothing_do_not_fill_the_log(impatient: BrokerProcess) -> None:
+    before, flood = impatient.log_path.read_text().count("aborting connection"), Flood()
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(WireClient(closed.service_url, connect=False)) for _ in range(100)]
+        clients = [stack.enter_context(WireClient(impatient.service_url, connect=False)) for _ in range(100)]
         for client in clients:
             with pytest.raises(ConnectionEndedError):
                 client.read_frame()
-    assert 0 < closed.log_path.read_text().count("aborting connection") - before <= flood.most_lines()
+    assert 0 < impatient.log_path.read_text().count("aborting connection") - before <= flood.most_lines()

@@ -1,6 +1,6 @@
 """Everything that secures a broker is replaced under load, and official clients go on: nothing is lost or repeated.
 
-The clients send and receive all the time, by TLS and with tokens that are valid for two seconds, while tokens are
+The clients send and receive all the time, by TLS and with tokens that are valid for a few seconds, while tokens are
 renewed, the signing key and the certificate are replaced, and the broker is restarted.
 """
 
@@ -21,14 +21,10 @@ from heliograph_api.protocol import wire_pb2 as wire
 from tests.support.clients import fresh_name, receive_or_none
 from tests.support.polling import eventually
 from tests.support.tls_broker import TlsBroker, frames_of
-from tests.support.tokens import Signer, ask
+from tests.support.tokens import CHECK_EVERY_S, SHORT_S, Signer, ask
 from tests.support.wire_client import Type, encode
 
 ADMIN, ROLE = "admin", "billing"
-TOKEN_VALID_S = 2.0
-#: How often (s) the broker checks for tokens that have ended. It disconnects a client that sends no other one until its
-#: next check: long enough for the clients of a busy machine, which all ask this process for their tokens.
-CHECK_EVERY_S = 5
 KEYS = 5
 #: How long consumers wait for a message until they check whether they are to end.
 QUIET_MS = 200
@@ -137,7 +133,7 @@ class Load:
 
         def supply() -> str:
             self._asked[number] += 1
-            return self.signer.token(ROLE, expires_in_s=TOKEN_VALID_S)
+            return self.signer.token(ROLE, expires_in_s=SHORT_S)
 
         client = self.broker.connect(authentication=pulsar.AuthenticationToken(supply))
         self._clients.append(client)

@@ -10,8 +10,7 @@ import shutil
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,11 @@ from tests.support.clients import fresh_name
 from tests.support.java_client import missing, rotating
 from tests.support.polling import eventually
 from tests.support.tls_broker import TlsBroker
-from tests.support.tokens import Signer, ask
+from tests.support.tokens import Signer, TokenFile, ask
 
-from .test_rotation import ADMIN, ROLE, TOKEN_VALID_S, Keys, serial_shown, trusts
+from .test_rotation import ADMIN, ROLE, Keys, serial_shown, trusts
 
 GO_MODULE = Path(__file__).parent / "go"
-#: Time (s) between two tokens in the file that clients read.
-TOKEN_EVERY_S = 0.2
 
 
 def java(directory: Path) -> list[str]:
@@ -91,35 +88,6 @@ class Client:
         assert self._process.returncode == 0, self._errors
 
 
-class TokenFile:
-    """A file with a token of two seconds, which is replaced all the time."""
-
-    def __init__(self, path: Path, signer: Signer) -> None:
-        self.path = path
-        self.signer = signer
-        self._ending = threading.Event()
-        self._write()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _write(self) -> None:
-        new = self.path.with_suffix(".new")
-        new.write_text(self.signer.token(ROLE, expires_in_s=TOKEN_VALID_S))
-        new.rename(self.path)
-
-    def _run(self) -> None:
-        while not self._ending.wait(TOKEN_EVERY_S):
-            self._write()
-
-    @contextmanager
-    def renewed(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._ending.set()
-            self._thread.join()
-
-
 def connected_since(broker: TlsBroker, topic: str, signer: Signer) -> list[str]:
     """Return when the producer and the consumer have connected."""
     url = f"{broker.process.https_url}/admin/v2/{topic.replace('://', '/')}/stats"
@@ -139,7 +107,7 @@ def test_clients_lose_nothing_while_all_that_secures_a_broker_is_replaced(
     keys = Keys(tmp_path)
     old = keys.signer
     environment = keys.environment | {"HELIOGRAPH_ADVERTISED_HOST": "localhost"}
-    tokens = TokenFile(tmp_path / "token", old)
+    tokens = TokenFile(tmp_path / "token", old, ROLE)
     with TlsBroker(tmp_path / "broker", "--tls-only", environment=environment) as broker, tokens.renewed():
         admin = f"{broker.process.https_url}/admin/v2/namespaces/public/default"
         # A producer sends again what the restart left without a receipt.

@@ -28,7 +28,7 @@ from tests.support.passwords import write_users
 from tests.support.polling import eventually
 from tests.support.secret_watch import WATCH
 from tests.support.token_specimens import pair, signed
-from tests.support.tokens import Signer, ask
+from tests.support.tokens import CHECK_EVERY_S, SHORT_S, Signer, ask
 from tests.support.wire_client import ConnectionEndedError, Type, WireClient, encode
 
 ADMIN = "admin"
@@ -56,7 +56,7 @@ class Secured:
             "HELIOGRAPH_TLS_KEY": str(self.tls.key),
             "HELIOGRAPH_TLS_CLIENT_CA": str(self.authority.write(directory)),
             "HELIOGRAPH_SUPERUSERS": ADMIN,
-            "HELIOGRAPH_AUTH_REFRESH_CHECK_S": "1",
+            "HELIOGRAPH_AUTH_REFRESH_CHECK_S": str(CHECK_EVERY_S),
             "HELIOGRAPH_LOG_LEVEL": "debug",
         }
         self.broker = BrokerProcess(directory / "data", environment=self.environment)
@@ -128,14 +128,14 @@ def test_refused_clients(secured: Secured) -> None:
 
 
 def test_a_client_whose_renewed_token_is_false(secured: Secured) -> None:
+    _, false = secured.false_credentials()[0]
     with WireClient(secured.broker.service_url, connect=False) as client:
-        first = secured.signer.token(ADMIN, expires_in_s=2).encode()
+        first = secured.signer.token(ADMIN, expires_in_s=SHORT_S).encode()
         flags = wire.FeatureFlags(supports_auth_refresh=True)
         fields: dict[str, Any] = {"auth_method_name": "token", "auth_data": first, "feature_flags": flags}
         client.send(Type.CONNECT, client_version="test", protocol_version=21, **fields)
         client.expect(Type.CONNECTED)
         client.expect(Type.AUTH_CHALLENGE)
-        _, false = secured.false_credentials()[0]
         client.send(Type.AUTH_RESPONSE, response=wire.AuthData(auth_method_name="token", auth_data=false.encode()))
         with pytest.raises(ConnectionEndedError):
             client.expect(Type.CONNECTED)

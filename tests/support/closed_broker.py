@@ -16,7 +16,7 @@ from .certificates import Authority, CertificateFiles
 from .oidc_issuer import AUDIENCE, OidcIssuer
 from .passwords import write_users
 from .tls_broker import TlsBroker
-from .tokens import Answer, Signer, ask
+from .tokens import CHECK_EVERY_S, Answer, Signer, ask
 
 _GUIDE: Final = Path(__file__).parents[2] / "docs" / "security.md"
 #: The role of a token that may do everything.
@@ -59,7 +59,7 @@ class ClosedBroker:
                 "HELIOGRAPH_OIDC_AUDIENCE": AUDIENCE,
                 "HELIOGRAPH_BASIC_FILE": str(users),
                 "HELIOGRAPH_SUPERUSERS": ADMIN,
-                "HELIOGRAPH_AUTH_REFRESH_CHECK_S": "1",
+                "HELIOGRAPH_AUTH_REFRESH_CHECK_S": str(CHECK_EVERY_S),
                 "HELIOGRAPH_ADVERTISED_HOST": "localhost",
                 # All that it could say about its clients' secrets.
                 "HELIOGRAPH_LOG_LEVEL": "debug",

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import ssl
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jwt
 
 from .rest import WITHIN_S
 from .secret_watch import WATCH
+
+#: How often (s) brokers of tests check for tokens that have ended. A client has as long to show another one, so that it
+#: is long enough for a client in a process that stands still for a while, as on a busy machine.
+CHECK_EVERY_S: Final = 5
+#: How long (s) tokens are valid that are to be renewed: one that is shown at a check has ended by the next one, but it
+#: lasts until a client that stood still has shown it.
+SHORT_S: Final = 4.0
 
 
 class Signer:
@@ -37,6 +47,41 @@ class Signer:
         token = jwt.encode({"sub": role, **claims}, self._secret, "HS256")
         WATCH.secret(f"a token of {role}", token)
         return token
+
+
+class TokenFile:
+    """A file with a token of ``role`` that is valid for a short time, which is replaced all the time."""
+
+    #: Time (s) between two tokens.
+    _EVERY_S: Final = 0.2
+
+    def __init__(self, path: Path, signer: Signer, role: str) -> None:
+        self.path = path
+        #: Signs the following tokens.
+        self.signer = signer
+        self._role = role
+        self._ending = threading.Event()
+        self._write()
+
+    def _write(self) -> None:
+        new = self.path.with_suffix(".new")
+        new.write_text(self.signer.token(self._role, expires_in_s=SHORT_S))
+        new.rename(self.path)
+
+    def _run(self) -> None:
+        while not self._ending.wait(self._EVERY_S):
+            self._write()
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Replace it until the end of the block."""
+        thread = threading.Thread(target=self._run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ending.set()
+            thread.join()
 
 
 class Answer(NamedTuple):

@@ -150,7 +150,7 @@ func TestSuppliedTokenIsRenewedOnTheOpenConnection(t *testing.T) {
 	var asked atomic.Int64
 	client := clientWith(t, verifying(facts, pulsar.NewAuthenticationTokenFromSupplier(func() (string, error) {
 		asked.Add(1)
-		return token(t, facts, "renewing", 2*time.Second), nil
+		return token(t, facts, "renewing", 4*time.Second), nil
 	})))
 	consumer := subscribe(t, client, pulsar.ConsumerOptions{Topic: topic})
 	producer := produce(t, client, pulsar.ProducerOptions{Topic: topic})

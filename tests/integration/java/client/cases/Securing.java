@@ -71,7 +71,7 @@ final class Securing {
     AtomicInteger asked = new AtomicInteger();
     Supplier<String> supplier = () -> {
       asked.incrementAndGet();
-      return Closed.token("renewing", 2);
+      return Closed.token("renewing", 4);
     };
     try (PulsarAdmin admin = Closed.admin(Closed.as(Closed.ADMIN));
         PulsarClient client = Closed.client(AuthenticationFactory.token(supplier)).build();
