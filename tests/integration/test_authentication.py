@@ -96,7 +96,7 @@ def test_a_token_that_is_false_or_expired_is_refused_with_the_reason(
 ) -> None:
     foreign = Signer(tmp_path / "other.key", b"another secret that this broker does not know")
     assert "not signed by a key that this broker trusts" in refusal_of_connect(closed, **of_token(foreign.token(ADMIN)))
-    assert "the token has expired at" in refusal_of_connect(closed, **of_token(signer.token(ADMIN, expires_in_s=-60)))
+    assert "the token expired at" in refusal_of_connect(closed, **of_token(signer.token(ADMIN, expires_in_s=-60)))
     assert "not a JWT" in refusal_of_connect(closed, **of_token("x"))
 
 

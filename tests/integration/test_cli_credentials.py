@@ -142,7 +142,7 @@ def test_every_group_of_commands_takes_the_token_of_a_context(
     set_context(run, closed)
     refused = run("--context", "closed", *arguments)
     assert refused.code == 1
-    assert "wants credentials: " in refused.err
+    assert "requires credentials, and this command has none; " in refused.err
     assert "give a token with --token-file FILE or HELIOGRAPH_TOKEN_FILE" in refused.err
     set_context(run, closed, "--token-file", token_file)
     run("context", "use", "closed")
@@ -204,7 +204,7 @@ def test_a_token_that_is_refused_is_named_with_the_reason_and_never_shown(
     expired = signer.token(ADMIN, expires_in_s=-60)
     path.write_text(expired)
     text = refused().err
-    assert f"does not accept the token in {path}: the token has expired at" in text
+    assert f"does not accept the token in {path}: the token expired at" in text
     assert expired not in text
     path.write_text("x.y.z")
     assert f"does not accept the token in {path}: " in refused().err
@@ -232,7 +232,7 @@ def test_the_token_of_the_current_context_does_not_go_to_another_address(
     run("context", "set", "prod", "--http-url", "http://broker.example:8080", "--token-file", token_file)
     run("context", "use", "prod")
     elsewhere = run("topics", "list", "--http-url", closed.http_url)
-    assert "wants credentials" in elsewhere.err
+    assert "requires credentials" in elsewhere.err
     named = run("--context", "prod", "topics", "list", "--http-url", closed.http_url)
     assert named.code == 0, named.err
 
@@ -241,7 +241,7 @@ def test_lookups_by_http_take_the_token(
     closed: BrokerProcess, run: CommandLine, topic: str, token_file: Path, tmp_path: Path
 ) -> None:
     arguments = ["produce", topic, "-m", "x", "--service-url", closed.http_url]
-    assert "wants credentials" in run(*arguments).err
+    assert "requires credentials" in run(*arguments).err
     done = run(*arguments, "--token-file", token_file)
     assert done.code == 0, done.err
 
@@ -320,6 +320,8 @@ def test_mistakes_of_tls_are_answered_with_what_helps(
     topic, known = fresh_name(), authority.write(tmp_path)
     other = Authority("other").write(tmp_path, "other")
     https, secure = encrypted.https_url, encrypted.service_tls_url
+    own, another = (authority.issue(ADMIN).write(tmp_path, name) for name in ("own", "another"))
+    mixed = ("--client-cert", own.certificate, "--client-key", another.key)
     plain = "this port does not speak TLS; begin the URL with"
     for address, more, advice in (
         (https, (), "name the authority's certificate with --tls-ca FILE or HELIOGRAPH_TLS_CA"),
@@ -332,6 +334,9 @@ def test_mistakes_of_tls_are_answered_with_what_helps(
         (encrypted.service_url.replace("pulsar", "pulsar+ssl"), (), f"{plain} pulsar://"),
         (https.replace("https", "http"), (), "if this port expects TLS, begin the URL with https://"),
         (secure.replace("+ssl", ""), (), "if this port expects TLS, begin the URL with pulsar+ssl://"),
+        (https, ("--tls-ca", known, *mixed), "heliograph: the client's certificate"),
+        (secure, ("--tls-ca", known, *mixed), "heliograph: the client's certificate"),
+        (secure, ("--tls-ca", token_file), "the certificates cannot be read: none is in PEM"),
         (https, ("--tls-ca", token_file), "the certificates cannot be read: none is in PEM"),
     ):
         if address.startswith("http"):

@@ -15,7 +15,7 @@ _MISSING = real_pulsar.missing()
 pytestmark = pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
 
 _CLASS = "org.apache.pulsar.utils.auth.tokens.TokensCliUtils"
-_FOREVER = "valid: role billing, without an end\n"
+_FOREVER = "valid: role billing, never expires\n"
 
 Tokens = Callable[..., str]
 

@@ -95,7 +95,7 @@ def test_connect_is_refused_with_pulsars_error_and_a_reason(here: dict[str, Any]
         # Pulsar tells nobody why.
         assert theirs["message"] in ("Failed to authenticate", "Invalid roles."), kind
     assert here["texts"]["CONNECT no credentials"]["message"].startswith("authentication is required")
-    assert here["texts"]["CONNECT expired"]["message"].startswith("the token has expired at ")
+    assert here["texts"]["CONNECT expired"]["message"].startswith("the token expired at ")
     foreign = here["texts"]["CONNECT foreign"]["message"]
     assert foreign == "the token is not signed by a key that this broker trusts"
 

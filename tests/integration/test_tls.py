@@ -104,7 +104,7 @@ async def test_the_admin_client_trusts_the_authority_that_is_named(broker: TlsBr
         cluster = await client.request("GET", "/admin/v2/clusters/standalone")
     assert (cluster["serviceUrlTls"], cluster["brokerServiceUrlTls"]) == (url, broker.process.service_tls_url)
     async with AdminClient(url, trusted=FOREIGN.pem.decode()) as client:
-        with pytest.raises(AdminUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(AdminUnreachable, match="certificate verify failed"):
             await client.broker_version()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -96,7 +98,7 @@ async def test_a_certificate_is_trusted_by_the_authorities_that_are_named(encryp
     async with AdminClient(url, trusted=pem) as client:
         assert await client.broker_version() == "4.2.4"
     async with AdminClient(url) as client:
-        with pytest.raises(AdminUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(AdminUnreachable, match="certificate verify failed"):
             await client.broker_version()
 
 
@@ -104,13 +106,13 @@ async def test_authorities_may_be_replaced_while_the_client_is_open(encrypted: t
     url, pem = encrypted
     trusted = [Authority().pem.decode()]
     async with AdminClient(url, trusted=lambda: trusted[0]) as client:
-        with pytest.raises(AdminUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(AdminUnreachable, match="certificate verify failed"):
             await client.broker_version()
         trusted[0] += pem
         assert await client.broker_version() == "4.2.4"
         # An open connection is not used for other authorities.
         trusted[0] = Authority().pem.decode()
-        with pytest.raises(AdminUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(AdminUnreachable, match="certificate verify failed"):
             await client.broker_version()
 
 
@@ -241,7 +243,26 @@ async def test_mistakes_of_tls_are_told_apart(tmp_path: Path) -> None:
             with pytest.raises(AdminUnreachable) as failed:
                 await client.broker_version()
             assert failed.value.tls is mistake, failed.value
+        if mistake is not TlsMistake.TLS_PORT:
+            assert re.fullmatch(rf"cannot connect to https://127\.0\.0\.1:{port}: [\w ,.:'-]+", str(failed.value))
     async with AdminClient("http://127.0.0.1:1") as client:
         with pytest.raises(AdminUnreachable) as failed:
             await client.broker_version()
         assert failed.value.tls is None
+    async with AdminClient("http://broker.invalid:1") as client:
+        with pytest.raises(AdminUnreachable) as failed:
+            await client.broker_version()
+        assert "Unknown error" not in str(failed.value)
+
+
+async def test_an_answer_of_another_protocol_is_not_shown() -> None:
+    def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x00\x00\x00\x64malformed frame\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, AdminClient(url) as client:
+        with pytest.raises(AdminUnreachable) as failed:
+            await client.broker_version()
+    assert str(failed.value) == f"no broker answers at {url}: the answer is not HTTP"

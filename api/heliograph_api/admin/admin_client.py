@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
@@ -22,7 +23,7 @@ from heliograph_api.resources.role_state import RoleSettings
 from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicName
 
 from .admin_paths import encoded, encoded_subscription, namespace_path, subscription_path, tenant_path, topic_path
-from .client_tls import ClientCertificate, TlsMistake, client_tls, tls_mistake
+from .client_tls import ClientCertificate, TlsMistake, client_tls, is_no_http, tls_mistake, tls_reason
 
 #: An answer's JSON; its shape is Pulsar's, stated by each method.
 Json = Any
@@ -177,6 +178,8 @@ class AdminClient:
 
     def _unreachable(self, error: aiohttp.ClientError | TimeoutError) -> AdminUnreachable:
         mistake = tls_mistake(error, encrypted=self.http_url.startswith("https:"))
+        if reason := tls_reason(error):
+            return AdminUnreachable(f"cannot connect to {self.http_url}: {reason}", tls=mistake)
         return AdminUnreachable(f"no broker answers at {self.http_url}: {_cause(error)}", tls=mistake)
 
     def _credentials(self) -> dict[str, str]:
@@ -356,11 +359,16 @@ def oldest_age_ms(stats: dict[str, Any], now_ms: int) -> int:
 
 
 def _cause(error: aiohttp.ClientError | TimeoutError) -> str:
-    encrypts = isinstance(error, aiohttp.ClientSSLError)
-    # The errors of TLS have numbers of their own.
-    if isinstance(error, aiohttp.ClientConnectorError) and not encrypts and error.os_error.errno:
-        # The operating system's words ("Connection refused"); asyncio's name the address, which is known.
-        return os.strerror(error.os_error.errno)
+    if is_no_http(error):
+        # Its text has lines of what was received.
+        return "the answer is not HTTP"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        if isinstance(error.os_error, socket.gaierror):
+            # Its numbers are not those of the operating system's errors.
+            return error.os_error.strerror or str(error.os_error)
+        if error.os_error.errno:
+            # The operating system's words ("Connection refused"); asyncio's name the address, which is known.
+            return os.strerror(error.os_error.errno)
     return str(error) or type(error).__name__
 
 

@@ -20,6 +20,10 @@ class ClientCertificate(NamedTuple):
     key: str
 
 
+class ClientCertificateUnusable(ValueError):
+    """The certificate of a client or its key cannot be read, or they do not belong together."""
+
+
 class TlsMistake(StrEnum):
     """A mistake in the settings of a connection that TLS shows, by what would have to be corrected."""
 
@@ -51,7 +55,8 @@ _CLIENT: Final = ("ALERT_CERTIFICATE_", "ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_
 def client_tls(trusted: str, certificate: ClientCertificate | None = None) -> ssl.SSLContext:
     """Return the TLS of a client that trusts the authorities ``trusted`` (PEM; empty: those of the system).
 
-    Raises :class:`ValueError` if they or the files of ``certificate`` cannot be read.
+    Raises :class:`ValueError` if they cannot be read, as :class:`ClientCertificateUnusable` if the files of
+    ``certificate`` cannot be used.
     """
     # OpenSSL takes a certificate's text in ASCII only; the comments around it may be in any script.
     pem = "\n".join(line for line in trusted.splitlines() if line.isascii())
@@ -73,13 +78,13 @@ def _show(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
             with open(file, "rb"):
                 pass
         except OSError as error:
-            raise ValueError(f"cannot read {file}: {error.strerror}") from error
+            raise ClientCertificateUnusable(f"cannot read {file}: {error.strerror}") from error
     try:
         # An empty passphrase, where OpenSSL would ask for one on the terminal.
         context.load_cert_chain(certificate.certificate, certificate.key, password="")
     except ssl.SSLError as error:
         reason = error.reason or "they should be in PEM, and the key without a passphrase"
-        raise ValueError(
+        raise ClientCertificateUnusable(
             f"the client's certificate {certificate.certificate} and key {certificate.key} cannot be used: {reason}"
         ) from error
 
@@ -103,6 +108,23 @@ def tls_mistake(error: BaseException, *, encrypted: bool) -> TlsMistake | None:
     if any(map(_ended_unanswered, _causes(error))):
         return TlsMistake.CLIENT_CERTIFICATE if encrypted else TlsMistake.TLS_PORT
     return None
+
+
+def tls_reason(error: BaseException) -> str:
+    """Return OpenSSL's reason why a connection failed with ``error``, for people; empty if TLS did not fail."""
+    for cause in _causes(error):
+        if isinstance(cause, aiohttp.ClientError):
+            continue
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"certificate verify failed: {cause.verify_message.rstrip('.')}"
+        if isinstance(cause, ssl.SSLError):
+            return cause.reason.replace("_", " ").lower() if cause.reason else str(cause)
+    return ""
+
+
+def is_no_http(error: BaseException) -> bool:
+    """Return whether a connection failed because the answer was of another protocol than HTTP."""
+    return any(isinstance(cause, aiohttp.http_exceptions.BadHttpMessage) for cause in _causes(error))
 
 
 def _of_certificate(code: int) -> TlsMistake | None:

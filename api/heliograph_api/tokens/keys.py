@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import Algorithm
 
 from heliograph_api.tokens.key_sources import KeyUnusable
+from heliograph_api.tokens.parts import NotAToken, take_apart
 
 SECRET_BYTES: Final[Mapping[str, int]] = {"HS256": 32, "HS384": 48, "HS512": 64}
 """The shortest secret of each algorithm, bytes."""
@@ -61,6 +62,9 @@ def secret_keys(content: bytes) -> list[TokenKey]:
     """
     if _is_asymmetric(content):
         raise KeyUnusable("it is a public or private key or a certificate; valid: a secret of 32 random bytes or more")
+    if _is_token(content):
+        # It would pass as a long secret, and everybody who is shown the token could sign others.
+        raise KeyUnusable("it is a token; valid: a secret of 32 random bytes or more")
     least = SECRET_BYTES["HS256"]
     found = [secret for secret in (content, _decoded(content)) if secret is not None and len(secret) >= least]
     if not found:
@@ -83,7 +87,7 @@ def public_key(content: bytes) -> TokenKey:
         pass
     if _private(content) is not None:
         raise KeyUnusable("it is a private key, which only the signer of tokens needs; valid: its public key")
-    raise KeyUnusable(f"it is no public key in DER or PEM; valid: {_VALID_PAIRS}")
+    raise KeyUnusable(f"it is not a public key in DER or PEM; valid: {_VALID_PAIRS}")
 
 
 def public_keys(content: bytes) -> list[TokenKey]:
@@ -98,7 +102,7 @@ def private_key(content: bytes) -> TokenKey:
         raise KeyUnusable("it is encrypted; valid: a private key without a password")
     found = _private(content)
     if found is None:
-        raise KeyUnusable(f"it is no private key in DER or PEM; valid: {_VALID_PAIRS}")
+        raise KeyUnusable(f"it is not a private key in DER or PEM; valid: {_VALID_PAIRS}")
     return token_key(found)
 
 
@@ -126,6 +130,14 @@ def _secret_key(secret: bytes) -> TokenKey:
 
 def _with_algorithms(key: Any, names: list[str] | tuple[str, ...]) -> TokenKey:
     return TokenKey(key, {name: jwt.get_algorithm_by_name(name) for name in names})
+
+
+def _is_token(content: bytes) -> bool:
+    try:
+        take_apart(content.strip())
+    except NotAToken:
+        return False
+    return True
 
 
 def _decoded(content: bytes) -> bytes | None:

@@ -44,7 +44,7 @@ class CertificateState:
         server = self.server
         ends = f"the certificate of Secret {self.secret} expires at {timestamp(server.expires)}"
         if server.expires <= now:
-            message = f"the certificate of Secret {self.secret} has expired at {timestamp(server.expires)}"
+            message = f"the certificate of Secret {self.secret} expired at {timestamp(server.expires)}"
             return _verdict("False", ClusterReason.CERTIFICATE_EXPIRED, message)
         if now < server.leaf.not_valid_before_utc:
             begins = timestamp(server.leaf.not_valid_before_utc)

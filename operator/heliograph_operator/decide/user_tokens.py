@@ -120,7 +120,7 @@ def expiring(status: Mapping[str, Any], rotate_before: timedelta, now: datetime,
         return None
     expires = datetime.fromisoformat(str(text))
     if expires <= now:
-        return Verdict(EXPIRING, "True", Reason.CREDENTIALS_EXPIRED, f"the token has expired at {text}: {problem}")
+        return Verdict(EXPIRING, "True", Reason.CREDENTIALS_EXPIRED, f"the token expired at {text}: {problem}")
     if expires - rotate_before <= now:
         message = f"the token expires at {text} and cannot be replaced: {problem}"
         return Verdict(EXPIRING, "True", Reason.CREDENTIALS_EXPIRING, message)

@@ -113,7 +113,7 @@ async def test_the_end_of_a_token_is_exact(oidc: OidcProvider, issuer: OidcIssue
     clock.advance_ms(59_999)
     assert await role(oidc, token) == "billing"
     clock.advance_ms(1)
-    assert str(await refusal(oidc, token)) == "the token has expired at 2023-11-14 22:14:20 UTC"
+    assert str(await refusal(oidc, token)) == "the token expired at 2023-11-14 22:14:20 UTC"
 
 
 @pytest.mark.parametrize("claim", ["nbf", "iat"])

@@ -119,7 +119,7 @@ async def test_a_token_is_valid_from_its_beginning_until_its_end(tokens: Tokens)
     tokens.clock.advance_ms(10_499)
     assert (await identity(provider, token)).role == "a"
     tokens.clock.advance_ms(1)
-    assert await refusal(provider, token) == "the token has expired at 2023-11-14 22:13:40 UTC"
+    assert await refusal(provider, token) == "the token expired at 2023-11-14 22:13:40 UTC"
 
 
 @pytest.mark.parametrize("end", [10**15, 1e300, 253_402_300_800])
@@ -138,8 +138,8 @@ async def test_an_end_without_a_date_is_far_away(tokens: Tokens, end: float) -> 
         ({"sub": ["a"]}, "the token has no role: its claim sub is not a text"),
         ({"sub": "a", "exp": "tomorrow"}, "the token's claim exp is not a number of seconds"),
         ({"sub": "a", "nbf": True}, "the token's claim nbf is not a number of seconds"),
-        ({"sub": "a", "exp": -5}, "the token has expired at 1970-01-01 00:00:00 UTC"),
-        ({"sub": "a", "exp": 0}, "the token has expired at 1970-01-01 00:00:00 UTC"),
+        ({"sub": "a", "exp": -5}, "the token expired at 1970-01-01 00:00:00 UTC"),
+        ({"sub": "a", "exp": 0}, "the token expired at 1970-01-01 00:00:00 UTC"),
     ],
 )
 async def test_claims_that_give_nobody_a_role(tokens: Tokens, claims: dict[str, Any], reason: str) -> None:
@@ -177,7 +177,7 @@ async def test_claims_are_read_after_the_signature(tokens: Tokens) -> None:
 @pytest.mark.parametrize("data", [b"user:password", b"a.b", b"a.b.c", b"....", b"\xff.\xff.\xff", b"a" * 16_000])
 async def test_other_bytes_are_no_token(tokens: Tokens, data: bytes) -> None:
     provider = tokens.provider_for(*ALGORITHMS)
-    assert await refusal(provider, data) == "not a JWT: valid is a signed token, header.claims.signature"
+    assert await refusal(provider, data) == "not a JWT; valid: a signed token, header.claims.signature"
 
 
 async def test_signed_bytes_that_are_no_claims_are_no_token(tokens: Tokens) -> None:

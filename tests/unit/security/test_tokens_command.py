@@ -46,7 +46,7 @@ def test_a_secret_key_and_a_token_of_it(heliograph: CommandLine, tmp_path: Path,
     assert mode(token) == 0o600
     assert jwt.decode(token.read_text(), key.read_bytes(), [algorithm]) == {"sub": "billing"}
     out = succeeded(heliograph, "validate", "--token-file", token, "--secret-key", key)
-    assert out == "valid: role billing, without an end\n"
+    assert out == "valid: role billing, never expires\n"
 
 
 @pytest.mark.parametrize("algorithm", PUBLIC_KEY_ALGORITHMS)
@@ -57,7 +57,7 @@ def test_a_pair_of_keys_and_a_token_of_it(heliograph: CommandLine, tmp_path: Pat
     assert mode(private) == 0o600
     token = succeeded(heliograph, "create", "-s", "billing", "-pk", f"file://{private}", "-a", algorithm)
     out = succeeded(heliograph, "validate", "--stdin", "-pk", public, "-a", algorithm, answer=token)
-    assert out == "valid: role billing, without an end\n"
+    assert out == "valid: role billing, never expires\n"
     assert succeeded(heliograph, "show", token.strip()).startswith(f'{{"alg": "{algorithm}"')
 
 
@@ -103,7 +103,7 @@ def test_the_audience_and_headers_of_a_token(heliograph: CommandLine, tmp_path: 
     assert "valid" in succeeded(heliograph, "validate", token, "-sk", key, "--audience", "west")
     reason = refused(heliograph, "validate", token, "-sk", key, "--audience", "east")
     assert reason == "heliograph: the token's audience (claim aud) is not this cluster's"
-    assert "--headers 'kid' is no header; valid: NAME=VALUE" in refused(heliograph, *options, "-hs", "kid", code=2)
+    assert "--headers 'kid' is not a header; valid: NAME=VALUE" in refused(heliograph, *options, "-hs", "kid", code=2)
     assert "the header 'alg' is set by the signer" in refused(heliograph, *options, "-hs", "alg=none")
 
 
@@ -136,7 +136,7 @@ def test_a_token_of_another_key_or_time_is_not_valid(heliograph: CommandLine, tm
     assert "role a," in succeeded(heliograph, "validate", token, "-pk", other, "-sk", key)
     old = signed("HS256", {"sub": "a", "exp": 1_700_000_000}).decode()
     reason = refused(heliograph, "validate", old, "-sk", key)
-    assert reason == "heliograph: the token has expired at 2023-11-14 22:13:20 UTC"
+    assert reason == "heliograph: the token expired at 2023-11-14 22:13:20 UTC"
     reason = refused(heliograph, "validate", token, "-sk", key, "-a", "HS512")
     assert reason == "heliograph: the token is signed by HS256, not by HS512"
 
@@ -198,9 +198,10 @@ def test_keys_that_cannot_be_used_are_named_and_not_shown(heliograph: CommandLin
     )
     assert "is empty; valid: a file that holds a key" in words("-sk", b"\n")
     assert "it is a public or private key or a certificate" in words("-sk", pair("ES256").private_der)
-    assert "it is no private key in DER or PEM; valid: RSA of 2048" in words("-pk", pair("ES256").public_der)
+    assert "it is a token; valid: a secret of 32 random bytes" in words("-sk", signed("HS256", {"sub": "a"}) + b"\n")
+    assert "it is not a private key in DER or PEM; valid: RSA of 2048" in words("-pk", pair("ES256").public_der)
     assert "it is a private key, which only the signer" in words("-pk", pair("ES256").private_der, "validate")
-    assert "it is no public key in DER or PEM" in words("-pk", verifying("HS256"), "validate")
+    assert "it is not a public key in DER or PEM" in words("-pk", verifying("HS256"), "validate")
     assert "there is no file 'missing'; valid: a path, file:///path or data:;base64,TEXT" in refused(
         heliograph, "create", "-s", "a", "-sk", "missing"
     )

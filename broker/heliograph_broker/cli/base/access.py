@@ -94,6 +94,15 @@ class Credentials(NamedTuple):
         return text
 
 
+def unusable_files(error: ValueError, shown: Credentials) -> AccessError:
+    """Return the error for files of ``shown`` that a client cannot use for TLS, as ``error`` describes."""
+    from heliograph_api.admin.client_tls import ClientCertificateUnusable
+
+    if isinstance(error, ClientCertificateUnusable) or not shown.tls_ca:
+        return AccessError(str(error))
+    return AccessError(f"{shown.tls_ca}: {error}")
+
+
 #: The credentials of the command that runs.
 _RUNNING: ContextVar[Credentials | None] = ContextVar("credentials", default=None)
 

@@ -21,11 +21,11 @@ _COUNTERPARTS: Final = {
 
 
 def refused_credentials(url: str, reason: str, credentials: Credentials) -> str:
-    """Return the line for a broker that does not accept who the client is, for its ``reason``."""
+    """Return the line for a broker that does not accept the credentials, for its ``reason``, or that requires some."""
     if shown := credentials.described:
         return f"the broker at {url} does not accept {shown}: {reason}"
     return (
-        f"the broker at {url} wants credentials: {reason}; "
+        f"the broker at {url} requires credentials, and this command has none; "
         "give a token with --token-file FILE or HELIOGRAPH_TOKEN_FILE, or name a context with --context"
     )
 
@@ -48,7 +48,7 @@ def _what_helps(mistake: TlsMistake, url: str, credentials: Credentials) -> str:
     scheme, port = _COUNTERPARTS[parts.scheme]
     match mistake:
         case TlsMistake.AUTHORITY if credentials.tls_ca:
-            return f"{credentials.tls_ca} does not have the authority of its certificate; name it with --tls-ca"
+            return f"{credentials.tls_ca} does not have the authority of its certificate; name another with --tls-ca"
         case TlsMistake.AUTHORITY:
             return (
                 "this machine does not trust the authority of its certificate; "
@@ -65,4 +65,4 @@ def _what_helps(mistake: TlsMistake, url: str, credentials: Credentials) -> str:
         case TlsMistake.CLIENT_CERTIFICATE if credentials.certificate is not None:
             return f"it may not accept the certificate {credentials.certificate.certificate}"
         case TlsMistake.CLIENT_CERTIFICATE:
-            return "it may want a certificate of the client: --client-cert FILE --client-key FILE"
+            return "it may require a certificate of the client: give --client-cert FILE --client-key FILE"

@@ -10,6 +10,7 @@ import ssl
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from .access import unusable_files
 from .broker_failures import refused_credentials, unreachable
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def check_service(
 
     Raises :class:`ServiceRefused` if not, or if TLS is not as ``service_url`` has it. The connection is closed.
     """
-    from heliograph_api.admin.client_tls import tls_mistake
+    from heliograph_api.admin.client_tls import tls_mistake, tls_reason
 
     encrypted = service_url.startswith("pulsar+ssl:")
     with connection:
@@ -73,9 +74,12 @@ def check_service(
                 if answer is not None and answer.HasField("error"):
                     raise ServiceRefused(answer.error.message)
         except (OSError, EOFError) as error:
-            reason = getattr(error, "strerror", "") or str(error) or "it ended the connection"
             mistake = tls_mistake(error, encrypted=encrypted)
-            text = f"no broker answers at {service_url}: {reason}"
+            if reason := tls_reason(error):
+                text = f"cannot connect to {service_url}: {reason}"
+            else:
+                reason = getattr(error, "strerror", "") or str(error) or "it ended the connection"
+                text = f"no broker answers at {service_url}: {reason}"
             raise ServiceRefused(unreachable(text, mistake, service_url, "--service-url", credentials)) from error
 
 
@@ -83,7 +87,10 @@ def _encrypted(connection: socket.socket, service_url: str, credentials: Credent
     from heliograph_api.admin.client_tls import ClientCertificate, client_tls
 
     certificate = credentials.certificate and ClientCertificate(*credentials.certificate)
-    context = client_tls(credentials.trusted(), certificate)
+    try:
+        context = client_tls(credentials.trusted(), certificate)
+    except ValueError as error:
+        raise unusable_files(error, credentials) from error
     return context.wrap_socket(connection, server_hostname=urlsplit(service_url).hostname)
 
 

@@ -13,9 +13,8 @@ import typer
 from heliograph_api.admin.admin_paths import namespace_path, subscription_path, tenant_path, topic_path
 from heliograph_api.values.names import NamespaceName, TopicName, check_part, check_subscription
 
-from .access import credentials
+from .access import credentials, unusable_files
 from .broker_failures import refused_credentials, unreachable
-from .contexts import AccessError
 
 if TYPE_CHECKING:
     from heliograph_api.admin.admin_client import AdminClient
@@ -168,7 +167,7 @@ def admin_client(http_url: str) -> AdminClient:
             certificate=shown.certificate and ClientCertificate(*shown.certificate),
         )
     except ValueError as error:
-        raise AccessError(f"{shown.tls_ca}: {error}" if shown.tls_ca else str(error)) from error
+        raise unusable_files(error, shown) from error
 
 
 def request(http_url: str, method: str, path: str, *, target: Target | None = None, **options: Any) -> Any:

@@ -87,6 +87,35 @@ def standalone(
             "--insecure", help="Listen on an address that other machines reach although there is no authentication."
         ),
     ] = False,
+    auth: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--auth",
+            metavar="METHOD",
+            help="Way in which clients authenticate: token, tls, basic or oidc; may be repeated. Default: none, "
+            "everything is allowed.",
+        ),
+    ] = None,
+    token_secret_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--token-secret-key",
+            metavar="FILE",
+            help="Secret key that tokens are verified with, of 'heliograph tokens'; may be repeated.",
+        ),
+    ] = None,
+    token_public_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--token-public-key",
+            metavar="FILE",
+            help="Public key that tokens are verified with, in DER or PEM; may be repeated.",
+        ),
+    ] = None,
+    superuser: Annotated[
+        list[str] | None,
+        typer.Option("--superuser", metavar="ROLE", help="Role that may do everything; may be repeated."),
+    ] = None,
     oidc_issuer: Annotated[
         list[str] | None,
         typer.Option(
@@ -164,35 +193,6 @@ def standalone(
             metavar="FILE_OR_DIR",
             help="Manifests to apply before the broker is ready; may be repeated.",
         ),
-    ] = None,
-    auth: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--auth",
-            metavar="METHOD",
-            help="Way in which clients authenticate: token, tls, basic or oidc; may be repeated. Default: none, "
-            "everything is allowed.",
-        ),
-    ] = None,
-    token_secret_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--token-secret-key",
-            metavar="FILE",
-            help="Secret key that tokens are verified with, of 'heliograph tokens'; may be repeated.",
-        ),
-    ] = None,
-    token_public_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--token-public-key",
-            metavar="FILE",
-            help="Public key that tokens are verified with, in DER or PEM; may be repeated.",
-        ),
-    ] = None,
-    superuser: Annotated[
-        list[str] | None,
-        typer.Option("--superuser", metavar="ROLE", help="Role that may do everything; may be repeated."),
     ] = None,
 ) -> None:
     """Run a broker in this process.

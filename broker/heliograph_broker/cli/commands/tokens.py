@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from heliograph_api.tokens.keys import TokenKey
 
 tokens_app = typer.Typer(
-    help="Make the keys of token authentication, and tokens; check tokens. No broker is needed.",
+    help="Create keys and tokens for token authentication, and check tokens. No broker is needed.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -33,7 +33,8 @@ _KEY_FORMS = "a path, file:///path or data:;base64,TEXT"
 
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 TokenArgument = Annotated[
-    str | None, typer.Argument(metavar="TOKEN", help="The token; better in a file, for others can see arguments.")
+    str | None,
+    typer.Argument(metavar="TOKEN", help="The token; other users can see arguments, so prefer a file."),
 ]
 Stdin = Annotated[bool, typer.Option("-i", "--stdin", help="Read the token from standard input.")]
 TokenFile = Annotated[
@@ -142,15 +143,19 @@ def create(
     algorithm: Annotated[
         str,
         typer.Option(
-            "-a", "--signature-algorithm", metavar="NAME", help="One that fits the key; default: the usual one of it."
+            "-a",
+            "--signature-algorithm",
+            metavar="NAME",
+            help="Algorithm of the signature, one of the key's type; default: the first one of that type.",
         ),
     ] = "",
     audience: Annotated[
-        str, typer.Option("--audience", metavar="NAME", help="The token_audience of the brokers it is for (claim aud).")
+        str,
+        typer.Option("--audience", metavar="NAME", help="The token_audience of the intended brokers (claim aud)."),
     ] = "",
     headers: Annotated[
         list[str] | None,
-        typer.Option("-hs", "--headers", metavar="NAME=VALUE", help="Further header of the token; may be repeated."),
+        typer.Option("-hs", "--headers", metavar="NAME=VALUE", help="Additional header of the token; may be repeated."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -160,7 +165,7 @@ def create(
 ) -> None:
     """Create a token for a role, signed by a secret or private key.
 
-    A token that never expires is valid until its key is no longer trusted. A file of it is readable by its owner only.
+    A token that never expires is valid until its key is no longer trusted. The file is readable by its owner only.
 
     \b
     Examples:
@@ -229,7 +234,12 @@ def validate(
     ] = None,
     algorithm: Annotated[
         str,
-        typer.Option("-a", "--signature-algorithm", metavar="NAME", help="Only this one; default: those of the keys."),
+        typer.Option(
+            "-a",
+            "--signature-algorithm",
+            metavar="NAME",
+            help="The only valid one; default: those of the keys.",
+        ),
     ] = "",
     audience: Annotated[
         str, typer.Option("--audience", metavar="NAME", help="Check it as a broker with this token_audience does.")
@@ -238,11 +248,11 @@ def validate(
         str, typer.Option("--role-claim", metavar="NAME", help="Claim of the role, as the broker's token_role_claim.")
     ] = "sub",
 ) -> None:
-    """Check a token as a broker with these keys does, and print its role and its end.
+    """Check a token as a broker with these keys does, and print its role and when it expires.
 
     The token is an argument, or in a file, on standard input, or in the environment variable TOKEN.
 
-    Exit code: 0 for a valid token, 1 for another; stderr says why.
+    Exit code: 0 for a valid token, 1 for an invalid one; stderr says why.
 
     \b
     Examples:
@@ -272,7 +282,7 @@ def validate(
         if asked != signed_by:
             raise CliError(f"the token is signed by {signed_by}, not by {asked}")
     end = identity.expires_at_ms
-    print(f"valid: role {identity.role}, {f'until {readable_time(end)} UTC' if end is not None else 'without an end'}")
+    print(f"valid: role {identity.role}, {f'until {readable_time(end)} UTC' if end is not None else 'never expires'}")
 
 
 def _token(token: str | None, stdin: bool, token_file: Path | None) -> bytes:
@@ -324,6 +334,6 @@ def _headers(given: list[str]) -> dict[str, str]:
     for each in given:
         name, equals, value = each.partition("=")
         if not name or not equals:
-            usage_error(f"--headers '{each}' is no header; valid: NAME=VALUE")
+            usage_error(f"--headers '{each}' is not a header; valid: NAME=VALUE")
         headers[name] = value
     return headers

@@ -123,13 +123,13 @@ def stats(topic: TopicArgument, output: OutputOption = Output.TEXT, http_url: Ht
     kind = f" ({answer['metadata']['partitions']} partitions)" if "metadata" in answer else ""
     print(f"{name}{kind}")
     print(
-        f"received {format_count(answer['msgInCounter'])} messages, {readable_size(answer['bytesInCounter'])} bytes; "
+        f"received {_messages(answer['msgInCounter'])}, {readable_size(answer['bytesInCounter'])} bytes; "
         f"stored {readable_size(answer['storageSize'])} bytes; producers {len(answer['publishers'])}"
     )
     if answer["keptByLedgerMessages"]:
         print(
-            f"{format_count(answer['keptByLedgerMessages'])} messages, {readable_size(answer['keptByLedgerSize'])} "
-            "bytes, are kept only as long as their ledger: no retention is set"
+            "kept only as long as their ledger, because no retention is set: "
+            f"{_messages(answer['keptByLedgerMessages'])}, {readable_size(answer['keptByLedgerSize'])} bytes"
         )
     print()
     if not answer["subscriptions"]:
@@ -221,6 +221,10 @@ def delete(
     name = parse_topic(topic)
     call_broker(http_url, lambda client: client.delete_topic(name, force=force), target=target_of(name))
     print(f"topic/{name} deleted")
+
+
+def _messages(number: int) -> str:
+    return f"{format_count(number)} message{'s' if number != 1 else ''}"
 
 
 add_topic_operations(topics_app)

@@ -109,7 +109,7 @@ class OidcProvider(Provider):
             token = take_apart(credentials.data.strip())
             claims = token.claims()
         except NotAToken as error:
-            raise Unauthenticated("not a JWT: valid is a signed token, header.claims.signature", str(error)) from None
+            raise Unauthenticated("not a JWT; valid: a signed token, header.claims.signature", str(error)) from None
         name = claims.get("iss")
         issuer = self.trusted.get(name) if isinstance(name, str) else None
         if issuer is None:
@@ -146,7 +146,7 @@ class OidcProvider(Provider):
             raise Unauthenticated(f"the token's claim {'exp' if ends_ms is None else 'iat'} is missing")
         now_ms = self._clock.now_ms()
         if now_ms >= ends_ms:
-            raise Unauthenticated(f"the token has expired at {readable_time(ends_ms)} UTC")
+            raise Unauthenticated(f"the token expired at {readable_time(ends_ms)} UTC")
         valid_from_ms = max(issued_ms, begins_ms or 0)
         if now_ms < valid_from_ms - LEEWAY_MS:
             raise Unauthenticated(f"the token is not valid before {readable_time(valid_from_ms)} UTC")

@@ -77,7 +77,7 @@ class TokenProvider(Provider):
         verified = self._remembered(token)
         now_ms = self._clock.now_ms()
         if verified.expires_at_ms is not None and now_ms >= verified.expires_at_ms:
-            raise Unauthenticated(f"the token has expired at {readable_time(verified.expires_at_ms)} UTC")
+            raise Unauthenticated(f"the token expired at {readable_time(verified.expires_at_ms)} UTC")
         if verified.not_before_ms is not None and now_ms < verified.not_before_ms:
             raise Unauthenticated(f"the token is not valid before {readable_time(verified.not_before_ms)} UTC")
         return Identity(verified.role, self.method, verified.expires_at_ms)
@@ -100,7 +100,7 @@ class TokenProvider(Provider):
         try:
             parts = take_apart(token)
         except NotAToken as error:
-            raise Unauthenticated("not a JWT: valid is a signed token, header.claims.signature", str(error)) from None
+            raise Unauthenticated("not a JWT; valid: a signed token, header.claims.signature", str(error)) from None
         if not self._is_signed(parts):
             raise Unauthenticated("the token is not signed by a key that this broker trusts")
         try:

@@ -114,10 +114,9 @@ class Authorizer:
         if need is Need.IDENTITY:
             return Decision(True, "every authenticated client may")
         if need is Need.MONITOR:
-            return Decision(role in self._monitors, f"role {role} is {_is(role in self._monitors)} of the monitors")
+            return _listed(role, self._monitors, "monitors", "read metrics and statistics of the whole broker")
         if need is Need.BACKUP:
-            fetches = role in self._backups
-            return Decision(fetches, f"role {role} is {_is(fetches)} of those that may fetch backups")
+            return _listed(role, self._backups, "backups", "fetch backups and read the state of the broker")
         if need is Need.SUPERUSER:
             return Decision(False, f"role {role} is not a superuser")
         if on.tenant and role in self._admins_of(on.tenant):
@@ -181,8 +180,11 @@ class Authorizer:
         return grants
 
 
-def _is(one: bool) -> str:
-    return "one" if one else "none"
+def _listed(role: str, roles: Collection[str], setting: str, right: str) -> Decision:
+    """Return whether a role is among those of a setting, which have a right."""
+    if role in roles:
+        return Decision(True, f"role {role} is in the setting {setting}")
+    return Decision(False, f"role {role} may not {right}; superusers may, and the roles in the setting {setting}")
 
 
 def _no_administrator(role: str, on: Resource) -> str:

@@ -232,6 +232,20 @@ def test_a_proxy_without_a_client_has_not_even_an_identity(authorizer: Authorize
         ),
         ("nobody", Need.ADMIN, on_tenant("shop"), "role nobody does not administer tenant shop"),
         ("nobody", Need.SUPERUSER, NOWHERE, "role nobody is not a superuser"),
+        (
+            "nobody",
+            Need.MONITOR,
+            NOWHERE,
+            "role nobody may not read metrics and statistics of the whole broker;"
+            " superusers may, and the roles in the setting monitors",
+        ),
+        (
+            "nobody",
+            Need.BACKUP,
+            NOWHERE,
+            "role nobody may not fetch backups and read the state of the broker;"
+            " superusers may, and the roles in the setting backups",
+        ),
     ],
 )
 def test_the_rule_is_named(authorizer: Authorizer, role: str, need: Need, on: Resource, rule: str) -> None:

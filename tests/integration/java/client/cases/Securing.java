@@ -108,7 +108,7 @@ final class Securing {
     Map<String, String> reasons = Map.of(
         Closed.token(Closed.ADMIN, 3600, bytes("another secret that this broker does not know")),
         "the token is not signed by a key that this broker trusts",
-        Closed.token(Closed.ADMIN, -60), "the token has expired at",
+        Closed.token(Closed.ADMIN, -60), "the token expired at",
         "x", "not a JWT");
     for (Map.Entry<String, String> each : reasons.entrySet()) {
       says(mayNot(PulsarClientException.AuthenticationException.class,
