@@ -1,16 +1,20 @@
 """Sets up logging to stderr: JSON for machines, columns for a person at a terminal.
 
-The broker's and the operator's are the same, so that one query finds both.
+The broker's and the operator's are the same, so that one query finds both. A log that cannot be written, as on a full
+disk, loses lines and nothing else.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
+from collections.abc import Callable
+from typing import TextIO, cast
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 FORMATS = ("json", "console")
 LEVELS = ("debug", "info", "warning", "error")
@@ -18,6 +22,33 @@ LEVELS = ("debug", "info", "warning", "error")
 
 class LoggingError(ValueError):
     """``HELIOGRAPH_LOG_FORMAT`` or ``HELIOGRAPH_LOG_LEVEL`` is unknown; the message names the valid values."""
+
+
+class _LogFile(io.TextIOBase):
+    """Takes whole lines for ``file``, and counts those that it does not take; the next one is written after the count.
+
+    Nearly everything logs, at times before it does its work: an error of the log must not keep a connection open whose
+    credentials have expired, or answer a change that was made as one that failed.
+    """
+
+    def __init__(self, file: TextIO, lost_lines: Callable[[int], str]) -> None:
+        """``lost_lines`` returns the line about a number of lost ones."""
+        self._file = file
+        self._lost_lines = lost_lines
+        self._lost = 0
+
+    def write(self, text: str) -> int:
+        try:
+            if self._lost:
+                self._file.write(self._lost_lines(self._lost))
+                self._file.flush()
+                self._lost = 0
+            self._file.write(text)
+            self._file.flush()
+        except (OSError, ValueError):
+            # ValueError: the file is closed.
+            self._lost += 1
+        return len(text)
 
 
 def configure_logging(form: str | None = None, level_name: str | None = None) -> None:
@@ -40,14 +71,23 @@ def configure_logging(form: str | None = None, level_name: str | None = None) ->
         # Its own tracebacks show the values of variables, such as passwords.
         plain = structlog.dev.plain_traceback
         ending = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
+
+    def lost_lines(number: int) -> str:
+        line: EventDict = {"event": "lines of the log were lost", "number": number}
+        for processor in (*shared, *ending):
+            line = cast(EventDict, processor(None, "warning", line))
+        return f"{line}\n"
+
+    # Both classes that are given it call nothing but its methods for writing.
+    file = cast(TextIO, _LogFile(sys.stderr, lost_lines))
     structlog.configure(
         processors=[*shared, *ending],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file),
         cache_logger_on_first_use=True,
     )
     # Libraries (aiohttp, asyncio) log through the standard library: the same lines, from warnings up.
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(file)
     remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove_meta, *ending])
