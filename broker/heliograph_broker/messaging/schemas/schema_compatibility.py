@@ -2,12 +2,14 @@
 
 Follows the Avro specification, section "Schema Resolution": a reader's record may have fields the writer lacks
 only with a default; writers' extra fields are ignored; numbers promote (int to long, float, double …).
+
+Clients choose both schemas, and comparing two unions takes the product of their sizes: so the work is bounded.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from heliograph_api.protocol.wire_pb2 import Schema
 
@@ -22,6 +24,9 @@ _PROMOTIONS: dict[str, frozenset[str]] = {
 }
 _AVRO_LIKE = (Schema.Avro, Schema.Json)
 
+#: Parts that are compared at most when a schema is added: that takes some tenths of a second.
+MAX_COMPARISONS: Final = 100_000
+
 AvroSchema = Any
 
 
@@ -33,10 +38,30 @@ ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
 TRANSITIVE = "_TRANSITIVE"
 
 
-def find_incompatibility(old: SchemaRecord, new: SchemaRecord, strategy: str = FULL) -> str | None:
+class TooManyComparisonsError(Exception):
+    """More than :data:`MAX_COMPARISONS` parts would be compared."""
+
+
+class Comparisons:
+    """Counts the parts that are compared, of one schema with all that it may have to be compatible with."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def count(self) -> None:
+        """Count one more. Raises :class:`TooManyComparisonsError`."""
+        self._made += 1
+        if self._made > MAX_COMPARISONS:
+            raise TooManyComparisonsError
+
+
+def find_incompatibility(old: SchemaRecord, new: SchemaRecord, strategy: str, comparisons: Comparisons) -> str | None:
     """Return why ``new`` may not follow ``old`` by one of Pulsar's strategies, None if it may.
 
     BACKWARD: a reader with ``new`` can read data written with ``old``; FORWARD: the other way round; FULL: both.
+    Raises :class:`TooManyComparisonsError`.
     """
     if strategy == ALWAYS_COMPATIBLE:
         return None
@@ -51,16 +76,17 @@ def find_incompatibility(old: SchemaRecord, new: SchemaRecord, strategy: str = F
         old_schema, new_schema = json.loads(old.data), json.loads(new.data)
     except ValueError as error:
         return f"the definition is not JSON: {error}"
-    problem = _Resolution(old_schema, new_schema).problem() if strategy != FORWARD else None
+    problem = _Resolution(old_schema, new_schema, comparisons).problem() if strategy != FORWARD else None
     if problem is None and strategy != BACKWARD:
-        problem = _Resolution(new_schema, old_schema).problem()
+        problem = _Resolution(new_schema, old_schema, comparisons).problem()
     return problem
 
 
 class _Resolution:
     """One direction: data written with ``writer`` read with ``reader``."""
 
-    def __init__(self, writer: AvroSchema, reader: AvroSchema) -> None:
+    def __init__(self, writer: AvroSchema, reader: AvroSchema, comparisons: Comparisons) -> None:
+        self._comparisons = comparisons
         self._writer = writer
         self._reader = reader
         self._writer_names: dict[str, AvroSchema] = {}
@@ -73,6 +99,7 @@ class _Resolution:
         return self._compare(self._writer, self._reader, "")
 
     def _compare(self, writer: AvroSchema, reader: AvroSchema, path: str) -> str | None:
+        self._comparisons.count()
         writer = self._writer_names.get(writer, writer) if isinstance(writer, str) else writer
         reader = self._reader_names.get(reader, reader) if isinstance(reader, str) else reader
         if isinstance(writer, list):

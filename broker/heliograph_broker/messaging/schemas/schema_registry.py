@@ -10,7 +10,16 @@ from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import IncompatibleSchema, PreconditionFailed
 
-from .schema_compatibility import BACKWARD, FORWARD, FULL, TRANSITIVE, find_incompatibility
+from .schema_compatibility import (
+    BACKWARD,
+    FORWARD,
+    FULL,
+    MAX_COMPARISONS,
+    TRANSITIVE,
+    Comparisons,
+    TooManyComparisonsError,
+    find_incompatibility,
+)
 
 _VERSION = struct.Struct(">q")
 #: Strategies by which a consumer must be able to read what the latest schema wrote.
@@ -92,12 +101,19 @@ class SchemaRegistry:
         return None
 
     def check(self, topic: str, schema: records.SchemaRecord, strategy: str | None) -> None:
-        """Check a new schema. Raises :class:`IncompatibleSchema` if the strategy forbids it after the stored ones."""
+        """Check a new schema. Raises :class:`IncompatibleSchema` if the strategy forbids it after the stored ones.
+
+        Or if that takes too long to find out.
+        """
         strategy = strategy or FULL
         versions = self._versions.get(topic, [])
         first = 0 if strategy.endswith(TRANSITIVE) else max(0, len(versions) - 1)
+        comparisons = Comparisons()
         for version in range(len(versions) - 1, first - 1, -1):
-            reason = find_incompatibility(versions[version], schema, strategy)
+            try:
+                reason = find_incompatibility(versions[version], schema, strategy, comparisons)
+            except TooManyComparisonsError:
+                reason = f"comparing them takes too long; valid: up to {MAX_COMPARISONS} parts that are compared"
             if reason is not None:
                 raise IncompatibleSchema(f"Schema of topic {topic} is incompatible with version {version}: {reason}")
 
