@@ -46,6 +46,8 @@ _ASK_S: Final = 10.0
 #: Time (s) for such an answer.
 _ANSWER_S: Final = 10.0
 _ASKED_FOR: Final = timedelta(minutes=10)
+#: The longest period (ms) that a time can be added to; longer ones are as good as none.
+_LONGEST_PERIOD_MS: Final = 1000 * 366 * 24 * 3_600_000
 
 
 class ClusterKeys:
@@ -147,7 +149,7 @@ class ClusterKeys:
         stated = cluster.spec.authentication
         every_ms = stated.key_rotation.every
         period = Period(
-            timedelta(milliseconds=every_ms) if every_ms >= 0 else None,
+            timedelta(milliseconds=every_ms) if 0 <= every_ms <= _LONGEST_PERIOD_MS else None,
             timedelta(milliseconds=stated.max_token_validity),
         )
         return plan_keys(

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -29,6 +29,10 @@ SKEW: Final = timedelta(minutes=5)
 #: Keys that are trusted at the same time; no further one is made meanwhile.
 MAX_KEYS: Final = 4
 _ALGORITHM: Final = "ES256"
+#: The longest validity that a spec can state. Somebody may have written another one into a Secret.
+_LONGEST: Final = timedelta(days=366)
+#: The last time that is read from a Secret: later ones have no room for a validity after them.
+_LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +119,13 @@ def plan_keys(
     """Return what is to become of the stored ``keys`` and of those that are ``published``.
 
     ``accepted`` are the ids of keys that a broker was seen to trust. Raises nothing: whatever is missing is made.
+    Times that come later than they can are of a clock that was ahead, and count from now.
     """
-    before = {each.id: each for each in published}
-    kept = [each for each in keys if not each.ended(now)]
-    kept += _lost({each.id for each in kept}, before.values(), now)
+    before = {each.id: replace(each, settled=min(each.settled, now + SETTLE)) for each in published}
+    stored = [replace(each, since=min(each.since, now)) if each.since else each for each in keys]
+    kept = [each for each in stored if not each.ended(now)]
+    # One that has ended is not lost: the write of its end to the other Secret may not have happened.
+    kept += _lost({each.id for each in stored}, before.values(), now)
     first = not kept
     usable = [each for each in kept if each.private]
     signing = sorted((each for each in usable if each.since and not each.retired), key=_since)
@@ -220,7 +227,7 @@ def read_private(data: Mapping[str, str]) -> list[SigningKey]:
     found = []
     for each in _list(data):
         try:
-            longest = timedelta(seconds=int(each["longestSeconds"]))
+            longest = _longest(each)
             since, retired = _time(each.get("since")), _time(each.get("retired"))
             if private := str(each.get("private") or ""):
                 key = replace(_with_private(private_key(private.encode()), longest), since=since, retired=retired)
@@ -238,7 +245,7 @@ def read_public(data: Mapping[str, str]) -> list[PublishedKey]:
     found = []
     for each in _list(data):
         try:
-            key = _with_public(str(each["public"]), timedelta(seconds=int(each["longestSeconds"])))
+            key = _with_public(str(each["public"]), _longest(each))
             settled, retired = _time(each["settled"]), _time(each.get("retired"))
         except (KeyUnusable, ValueError, TypeError, KeyError, OverflowError):
             continue
@@ -287,5 +294,9 @@ def _list(data: Mapping[str, str]) -> list[Mapping[str, Any]]:
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
+def _longest(fields: Mapping[str, Any]) -> timedelta:
+    return min(timedelta(seconds=int(fields["longestSeconds"])), _LONGEST)
+
+
 def _time(text: object) -> datetime | None:
-    return read_timestamp(text) if text is not None else None
+    return min(read_timestamp(text), _LAST) if text is not None else None

@@ -247,6 +247,14 @@ async def test_keys_are_rotated_under_tokens_that_stay_valid() -> None:
     assert signer.key not in json.dumps(decoded(server.objects[PUBLISHED]))
 
 
+@pytest.mark.parametrize("every", ["3000000d", "9223372036854775807ms"])
+async def test_a_period_beyond_the_calendar_is_none(every: str) -> None:
+    server, keys = ApiServer(closed(keyRotation={"every": every})), cluster_keys()
+    await reconcile(server, keys)
+    await reconcile(server, keys)
+    assert PUBLISHED in server.objects
+
+
 async def test_another_operator_goes_on_with_the_same_keys() -> None:
     clock = Clock()
     server = ApiServer(closed())

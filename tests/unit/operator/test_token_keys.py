@@ -247,6 +247,52 @@ def test_a_crash_between_the_writes_leads_to_the_same_keys(writes: int) -> None:
     cluster.check()
 
 
+def test_a_clock_that_was_ahead_stops_no_signature() -> None:
+    """An operator on a node whose clock is ahead writes times that come later; the next one has the right clock."""
+    cluster = Cluster()
+    cluster.now += 400 * DAY
+    cluster.reconcile()
+    cluster.now = START
+    cluster.reconcile()
+    cluster.now += SETTLE
+    plan = cluster.reconcile()
+    assert plan.signer is not None
+    cluster.now += 90 * DAY
+    cluster.reconcile()
+    assert cluster.ids == ["K1", "K2"], "the period counts from when the clock was right"
+
+
+def test_a_key_whose_last_token_has_expired_is_not_published_again_after_a_crash() -> None:
+    cluster = Cluster()
+    cluster.reconcile()
+    cluster.now += 90 * DAY
+    cluster.reconcile()
+    cluster.mount()
+    cluster.now += SETTLE
+    cluster.reconcile()
+    # K1 has the end of its trust in one of the Secrets only, and the operator comes back long after that.
+    cluster.reconcile(writes=1)
+    assert [each.retired for each in cluster.published if each.id == "K1"] == [None]
+    cluster.now += 60 * DAY
+    cluster.reconcile()
+    assert "K1" not in cluster.ids
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"longestSeconds": 10**12}, {"retired": "9999-12-31T00:00:00Z"}, {"since": "9999-12-31T00:00:00Z"}],
+)
+def test_numbers_that_somebody_wrote_into_a_secret_stop_nothing(changed: dict[str, object]) -> None:
+    key = replace(new_key(30 * DAY), since=START, retired=START + DAY)
+    stored = json.loads(private_data([key, replace(new_key(30 * DAY), since=START)])[KEYS])
+    edited = json.dumps([{**stored[0], **changed}, stored[1]])
+    plan = plan_keys(read_private({KEYS: edited}), (), PERIOD, START + 2 * DAY)
+    assert len(plan.keys) == 2
+    stated = json.loads(public_data(plan.published)[KEYS])
+    edited = json.dumps([{**stored[0], "public": key.public, "settled": "9999-12-31T00:00:00Z", **changed}, *stated])
+    assert plan_keys(plan.keys, read_public({KEYS: edited}), PERIOD, START + 3 * DAY).signer is not None
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("pass"), st.integers(1, 60 * 24 * 40)),
