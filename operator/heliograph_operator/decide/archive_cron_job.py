@@ -13,6 +13,7 @@ from heliograph_api.values.durations import format_duration
 
 from heliograph_operator.objects.kinds import API_VERSION, GROUP, Body, Kind
 
+from .literal_text import literal
 from .program_tokens import TOKEN_FILE, executors_token, token_mount, token_volume
 from .stateful_set import CONTAINER_SECURITY, Manifest, pod_security
 
@@ -183,8 +184,9 @@ def _arguments(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite,
         options["--merge-to"] = str(spec.merge_to)
     if spec.keep is not None:
         options["--keep"] = format_duration(spec.keep)
-    conf = (_executors(spec, body, source, site, jobs) if spec.master.startswith("k8s:") else {}) | spec.conf
-    given = [f"{option}={value}" for option, value in options.items()]
+    executors = _executors(spec, body, source, site, jobs) if spec.master.startswith("k8s:") else {}
+    conf = executors | {literal(name): literal(value) for name, value in spec.conf.items()}
+    given = [f"{option}={literal(value)}" for option, value in options.items()]
     if source.token_secret:
         given += [f"--option={name}={value}" for name, value in _CREDENTIALS.items()]
     return ["archive", *given, *(f"--conf={name}={value}" for name, value in conf.items())]

@@ -7,6 +7,7 @@ from typing import Final
 
 from heliograph_api.resources.backup_spec import BackupDestination
 
+from .literal_text import literal
 from .stateful_set import Manifest
 
 MOUNT: Final = "/backups"
@@ -37,7 +38,7 @@ def store_access(destination: BackupDestination) -> StoreAccess:
     s3 = destination.s3
     assert s3 is not None
     options = [
-        *(["--endpoint", s3.endpoint] if s3.endpoint else []),
+        *(["--endpoint", literal(s3.endpoint)] if s3.endpoint else []),
         *(["--virtual-hosted"] if s3.virtual_hosted else []),
     ]
     # The command says which key is missing. A broker that was restored long ago has to start without the Secret, too.
@@ -45,5 +46,5 @@ def store_access(destination: BackupDestination) -> StoreAccess:
         {"name": key, "valueFrom": {"secretKeyRef": {"name": s3.credentials_ref.name, "key": key, "optional": True}}}
         for key in _KEYS
     ]
-    region = [{"name": "AWS_REGION", "value": s3.region}] if s3.region else []
+    region = [{"name": "AWS_REGION", "value": literal(s3.region)}] if s3.region else []
     return StoreAccess(f"s3://{s3.bucket}/{s3.prefix}", tuple(options), (*keys, *region))
