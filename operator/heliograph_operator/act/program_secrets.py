@@ -15,7 +15,8 @@ from .controller import Context
 from .resource import Resource
 from .secret_write import find_secret, write_secret
 
-_LABELS: Final = {
+#: Labels of all Secrets with tokens. They have no name of a resource, which may be too long for a label.
+CREDENTIALS: Final = {
     "app.kubernetes.io/name": "heliograph",
     "app.kubernetes.io/component": "credentials",
     "app.kubernetes.io/managed-by": "heliograph-operator",
@@ -37,6 +38,5 @@ async def keep_program_token(
     found = await find_secret(context, resource, program.secret)
     plan = plan_program_token(program, decoded(found), Way(url), signer, now)
     if plan.entries is not None:
-        # The name of a Topic may be too long for a label.
-        about = metadata(resource.body, program.secret) | {"labels": _LABELS}
+        about = metadata(resource.body, program.secret) | {"labels": CREDENTIALS}
         await write_secret(context, resource, about, plan.entries, found, SECRET_TYPE)

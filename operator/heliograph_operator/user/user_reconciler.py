@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 from heliograph_api.resources.broker_state import BrokerState
-from heliograph_api.resources.model import User
+from heliograph_api.resources.model import OperatorResource, User
 from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings
 from heliograph_api.values.durations import format_duration
 
@@ -21,6 +21,7 @@ from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.finalizers import changed_since, hold, release
 from heliograph_operator.act.object_apply import ObjectRefused
+from heliograph_operator.act.program_secrets import CREDENTIALS
 from heliograph_operator.act.resource import NOT_RECONCILED, Resource
 from heliograph_operator.act.secret_write import find_secret, write_secret
 from heliograph_operator.act.status_report import named, report
@@ -103,9 +104,10 @@ class UserReconciler:
         if not resource.managed:
             await release(context, resource)
             return await self._say(context, resource, Reason.UNMANAGED, NOT_RECONCILED, "Unknown")
-        if why := resource.suspended:
-            return await self._say(context, resource, Reason.PAUSED, f"{why}: nothing is changed", "Unknown")
         model = resource.model
+        # A consent that was taken back is, whatever the User says about itself.
+        if (why := resource.suspended) and not self._lacks_consent(context, resource, model):
+            return await self._say(context, resource, Reason.PAUSED, f"{why}: nothing is changed", "Unknown")
         if not isinstance(model, User):
             return await self._say(context, resource, Reason.INVALID, memory.problem)
         if not is_held(resource.body):
@@ -125,6 +127,14 @@ class UserReconciler:
         given = await self._give(context, resource, model, cluster)
         return await self._report(context, resource, model, cluster, credentials, given)
 
+    @staticmethod
+    def _lacks_consent(context: Context, resource: Resource, model: OperatorResource | None) -> bool:
+        """Whether the role may have been given something that its BrokerCluster does not allow, or not any more."""
+        cluster = context.cache.get(cluster_of(resource.body))
+        if cluster is None or not isinstance(model, User) or not is_held(resource.body):
+            return False
+        return bool(user_refusal(cluster, resource.key, _tenants(model)))
+
     def _cluster(self, context: Context, resource: Resource, model: User) -> Body:
         """Return the BrokerCluster on which the User may have its role. Raises :class:`_Blocked`."""
         namespace, role = resource.key.namespace, role_of(resource.body)
@@ -137,8 +147,7 @@ class UserReconciler:
         cluster = context.cache.get(key)
         if cluster is None:
             raise _Blocked(Reason.PARENT_MISSING, f"{shown(key, namespace)} does not exist")
-        tenants = {each.in_namespace.partition("/")[0] for each in model.spec.permissions}
-        if why := user_refusal(cluster, resource.key, tenants):
+        if why := user_refusal(cluster, resource.key, _tenants(model)):
             raise _Blocked(Reason.NOT_ALLOWED, why, revokes=True)
         if not needs_token(cluster):
             message = f"{shown(key, namespace)} lets every client do everything; valid: authentication.enabled there"
@@ -178,7 +187,7 @@ class UserReconciler:
             plan = plan_token(proof, role_of(resource.body), before, way, signer, self._now())
             if plan.entries is None:
                 return _Credentials(name, problem="the BrokerCluster has no key that signs yet")
-            about = metadata(resource.body, name, labels={"app.kubernetes.io/component": "credentials"})
+            about = metadata(resource.body, name) | {"labels": CREDENTIALS}
             await write_secret(context, resource, about, plan.entries, found, SECRET_TYPE)
         except ObjectRefused as error:
             return _Credentials(name, problem=str(error), reason=error.reason)
@@ -310,7 +319,8 @@ class UserReconciler:
         if owned:
             if (changed := await changed_since(context, resource)) is not None:
                 return changed
-            if left := await self._revoke(context, resource):
+            # Nobody looks at the role again: what it has since the last listing must not stay.
+            if left := await self._revoke(context, resource, asyncio.get_running_loop().time()):
                 await report(context, resource, [ready(Reason.DELETING, left)])
                 return Outcome("waiting", UNREACHABLE.first_s)
         await release(context, resource)
@@ -318,8 +328,11 @@ class UserReconciler:
             context.queue.add(key)
         return Outcome("deleted")
 
-    async def _revoke(self, context: Context, resource: Resource) -> str:
-        """Take all grants and identities from the role; return why some are still there, empty if none is."""
+    async def _revoke(self, context: Context, resource: Resource, since: float = 0.0) -> str:
+        """Take all grants and identities from the role; return why some are still there, empty if none is.
+
+        ``since`` (s, of the loop's clock): the oldest listing to look at.
+        """
         cluster, role = context.cache.get(cluster_of(resource.body)), role_of(resource.body)
         if cluster is None or not is_own_role(resource.body):
             return ""
@@ -331,7 +344,7 @@ class UserReconciler:
             return f"The rights of role {role} are still stored: {why}" if was_there else ""
         try:
             broker = self._brokers.at(http_url(cluster))
-            listing = await broker.listing(0.0)
+            listing = await broker.listing(since)
             if left := changes(role, Grants(), listing.grants.get(role, Grants()), listing.state):
                 await broker.grant(role, left)
             await self._set_role(broker, listing, role, None)
@@ -353,3 +366,8 @@ class UserReconciler:
         verdicts = [ready(reason, message, status), *self._late(resource, message)]
         await report(context, resource, verdicts)
         return Outcome("waiting", context.settings.resync_s)
+
+
+def _tenants(user: User) -> set[str]:
+    """Return the tenants in which a User states permissions."""
+    return {each.in_namespace.partition("/")[0] for each in user.spec.permissions}

@@ -56,6 +56,17 @@ async def test_the_secret_has_the_layout_of_service_bindings() -> None:
     assert entries["token"] not in shown
 
 
+async def test_the_secret_of_a_user_with_a_long_name_can_be_created() -> None:
+    """A label has 63 characters at most, a name 253."""
+    name = "a" * 200
+    key = Key("User", "team", name)
+    team = Team(user(name, **TOKEN))
+    await team.reconcile(key)
+    made = team.server.objects[Key("Secret", "team", f"{name}-token")]["metadata"]["labels"]
+    assert max(map(len, made.values())) <= 63
+    assert made["app.kubernetes.io/component"] == "credentials"
+
+
 async def test_the_secret_needs_no_right_to_finalizers_of_users() -> None:
     # Some clusters refuse objects that block their owner's deletion to those who may not change its finalizers.
     team = Team(user(**TOKEN))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,8 +11,10 @@ from heliograph_api.manifests.explain import explain
 from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TopicState
 from heliograph_api.resources.model import User
+from heliograph_operator.act.broker_sessions import Listing
 from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.decide.user_grants import (
+    Change,
     Grants,
     NamespaceGrant,
     SubscriptionRoles,
@@ -27,7 +31,7 @@ from pydantic import ValidationError
 
 from .api_server import resource_of
 from .installation import OneBroker
-from .users import CLUSTER, ORDERS, PRODUCE, SECRET, TOKEN, USER, Team, apply, closed, user
+from .users import CLUSTER, ORDERS, PRODUCE, SECRET, TOKEN, USER, Granting, Team, apply, closed, user
 
 
 async def test_a_role_gets_what_its_user_states() -> None:
@@ -130,6 +134,34 @@ async def test_a_user_that_is_deleted_leaves_no_grant_on_a_topic_that_is_gone() 
     team.server.change(USER, deletionTimestamp="2026-01-02T00:00:00Z")
     await team.reconcile()
     assert team.broker.policies("shop/payments")["destination_auth"] == {}
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+
+
+class Listed(Granting):
+    """A broker whose last listing is shared until a change, or until somebody asks for a later one."""
+
+    last: Listing | None = None
+
+    async def listing(self, since: float) -> Listing:
+        if self.last is None or since > self.last.at:
+            self.last = Listing((await super().listing(since)).state, asyncio.get_running_loop().time())
+        return self.last
+
+    async def grant(self, role: str, wanted: Sequence[Change]) -> None:
+        await super().grant(role, wanted)
+        self.last = None
+
+
+async def test_a_deletion_takes_what_somebody_granted_since_the_last_listing() -> None:
+    team = Team(user(**PRODUCE))
+    team.broker = Listed()
+    await team.reconcile()
+    await team.broker.listing(0.0)
+    granted = team.broker.policies("shop/payments")
+    granted["namespace_auth"]["team/billing"] = ["consume"]
+    team.server.change(USER, deletionTimestamp="2026-01-02T00:00:00Z")
+    await team.reconcile()
+    assert granted["namespace_auth"] == {}
     assert not team.server.objects[USER]["metadata"]["finalizers"]
 
 
@@ -251,6 +283,23 @@ async def test_a_user_of_another_kubernetes_namespace_needs_consent() -> None:
     await team.reconcile(key)
     assert "shop in tenants" in team.condition(key=key)[2]
     assert team.broker.policies("shop/payments")["destination_auth"] == {}, "without consent it has no rights"
+
+
+async def test_a_user_elsewhere_that_is_paused_keeps_nothing_without_consent() -> None:
+    consent = {"kubernetesNamespaces": ["other"], "tenants": ["shop"], "kinds": ["User"]}
+    elsewhere = Key("User", "other", "billing")
+    reference = {"name": "main", "namespace": "team"}
+    team = Team(user(namespace="other", **PRODUCE | {"clusterRef": reference}), cluster=closed(consents=[consent]))
+    await team.reconcile(elsewhere)
+    assert team.broker.policies("shop/payments")["destination_auth"]
+    team.server.change(elsewhere, annotations={"heliograph.dev/paused": "true"})
+    await team.reconcile(elsewhere)
+    assert team.condition(key=elsewhere)[1] == "Paused"
+    assert team.broker.policies("shop/payments")["destination_auth"]
+    team.server.objects[CLUSTER] = closed()
+    await team.reconcile(elsewhere)
+    assert team.condition(key=elsewhere)[1] == "NotAllowed"
+    assert team.broker.policies("shop/payments")["destination_auth"] == {}
 
 
 async def test_without_authentication_the_status_says_that_grants_have_no_effect() -> None:
