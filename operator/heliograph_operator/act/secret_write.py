@@ -10,7 +10,7 @@ from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.kinds import Body
 
 from .controller import Context
-from .object_apply import ObjectRefused, check_owner, refusal_reason
+from .object_apply import ObjectRefused, belongs_to, check_owner, refusal_reason
 from .resource import Resource
 
 #: What helps an operator that may not use Secrets.
@@ -77,11 +77,20 @@ async def write_secret(
 
 
 async def orphan_secret(context: Context, resource: Resource, name: str) -> None:
-    """Leave a Secret of the resource without an owner, so that it is not deleted with it."""
-    found = await find_secret(context, resource, name)
-    if found is not None and found["metadata"].get("ownerReferences"):
-        metadata = {key: value for key, value in found["metadata"].items() if key != "ownerReferences"}
+    """Leave a Secret of the resource without an owner, so that it is not deleted with it; one of another owner stays.
+
+    Raises :class:`ObjectRefused` if forbidden.
+    """
+    found = await read_secret(context, resource.key.namespace, name)
+    if found is None or not belongs_to(found, resource.uid) or not found["metadata"].get("ownerReferences"):
+        return
+    metadata = {key: value for key, value in found["metadata"].items() if key != "ownerReferences"}
+    try:
         await context.kube.replace(SECRET, {**found, "metadata": metadata})
+    except KubeRefused as error:
+        if error.status != 403:
+            raise
+        raise _refused(name, error) from error
 
 
 def _owns(metadata: Mapping[str, Any], owners: Any) -> bool:

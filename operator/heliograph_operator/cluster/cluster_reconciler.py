@@ -105,13 +105,18 @@ class ClusterReconciler:
             # The objects in its brokers are still reconciled, or deleted.
             await self._certificates.read(context, resource, resource.model)
             await self._keys.read(context, resource, resource.model)
-        if resource.deleted:
-            return await delete_cluster(context, resource)
-        if not resource.managed:
-            resource.memory.http_url = ""
-            await orphan_objects(context, resource)
-            await report(context, resource, [ready(Reason.UNMANAGED, NOT_RECONCILED, "Unknown")])
-            return Outcome("unmanaged")
+        try:
+            if resource.deleted:
+                return await delete_cluster(context, resource)
+            if not resource.managed:
+                resource.memory.http_url = ""
+                await orphan_objects(context, resource)
+                await report(context, resource, [ready(Reason.UNMANAGED, NOT_RECONCILED, "Unknown")])
+                return Outcome("unmanaged")
+        except ObjectRefused as error:
+            # Brokers that stay need their Secrets.
+            await report(context, resource, [ready(error.reason, str(error))])
+            return Outcome("waiting", _BLOCKED_S)
         unfit = name_problem(resource.key.name)
         model = resource.model
         if unfit or not isinstance(model, BrokerCluster):

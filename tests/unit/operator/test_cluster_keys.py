@@ -280,6 +280,50 @@ async def test_a_cluster_that_is_left_alone_is_still_used(note: str) -> None:
         assert server.objects[PRIVATE]["metadata"].get("ownerReferences") is None, "it stays with its brokers"
 
 
+@pytest.mark.parametrize("note", ["deleted", "managed"])
+async def test_a_secret_of_another_owner_does_not_hold_brokers_that_stay(note: str) -> None:
+    server = ApiServer(closed() | {"spec": {**CLOSED, "deletionPolicy": "Retain"}})
+    await reconcile(server, cluster_keys())
+    # As that of a User whose secretName is this.
+    server.objects[PUBLISHED] = body("Secret", PUBLISHED.name, uid="theirs") | {"data": {}}
+    leave(server, note)
+    await reconcile(server, cluster_keys())
+    assert not server.objects[CLUSTER]["metadata"]["finalizers"]
+    assert server.objects[PRIVATE]["metadata"].get("ownerReferences") is None
+    assert server.objects[PUBLISHED]["metadata"]["uid"] == "theirs"
+
+
+@pytest.mark.parametrize("note", ["deleted", "managed"])
+async def test_an_operator_that_may_not_keep_the_secrets_of_brokers_that_stay_says_so(note: str) -> None:
+    class Forbidding(ApiServer):
+        forbidden = False
+
+        async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+            if self.forbidden and kind.name == "Secret":
+                raise KubeRefused(403, "Forbidden", "secrets is forbidden")
+            return await super().find(kind, namespace, name)
+
+    server = Forbidding(closed() | {"spec": {**CLOSED, "deletionPolicy": "Retain"}})
+    await reconcile(server, cluster_keys())
+    server.forbidden = True
+    leave(server, note)
+    await reconcile(server, cluster_keys())
+    assert server.objects[CLUSTER]["metadata"]["finalizers"], "its Secrets would be deleted with it"
+    found = condition(server.objects[CLUSTER]["status"], READY)
+    assert found["reason"] == "Forbidden"
+    assert "authentication.namespaces" in found["message"]
+    server.forbidden = False
+    await reconcile(server, cluster_keys())
+    assert not server.objects[CLUSTER]["metadata"]["finalizers"]
+
+
+def leave(server: ApiServer, note: str) -> None:
+    if note == "deleted":
+        server.change(CLUSTER, deletionTimestamp="2026-01-02T00:00:00Z")
+    else:
+        server.change(CLUSTER, annotations={"heliograph.dev/managed": "false"})
+
+
 async def test_the_check_of_the_secrets_comes_in_time() -> None:
     clock = Clock()
     keys = cluster_keys(clock)
