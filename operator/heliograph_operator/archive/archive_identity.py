@@ -45,7 +45,10 @@ class ArchiveIdentity:
         return program.secret
 
     async def revoke(self, resource: Resource, cluster: Body | None) -> None:
-        """Take its grant from the role of an archive that has ended, whose last token expires within a day."""
+        """Take its grant from the role of an archive that has ended, whose last token expires within a day.
+
+        To be called again until it is taken: the broker may not answer, and the operator may end before.
+        """
         if cluster is None or not needs_token(cluster) or not http_url(cluster):
             return
         try:

@@ -100,6 +100,8 @@ class ArchiveReconciler:
         """
         # The consent may have been withdrawn since, and the Topic is queued for that.
         refused = resource.memory.archive_refused or _refusal(context, resource)
+        if (refused is not None or spec is None) and not resource.paused:
+            await self._identity.revoke(resource, context.cache.get(target.cluster))
         if refused is not None:
             requeue_s = None if refused.reason in _KNOWN else REFUSED_S
             return ArchiveReport(_status(resource) or None, refused, requeue_s)
@@ -136,19 +138,20 @@ class ArchiveReconciler:
             await context.events.emit(resource.body, "Applied", ", ".join(changed), repeat=True)
 
     async def _delete(self, context: Context, resource: Resource, refused: Verdict | None) -> None:
-        """Delete the CronJob with its jobs and their pods, if there is one."""
-        found = await find_cron_job(context, resource)
-        if found is None or is_deleted(found):
-            return
-        name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
-        # A run that is under way must end before the topic that it reads is deleted.
-        propagation = "Foreground" if resource.deleted else "Background"
-        await context.kube.delete(CRON_JOB, namespace, name, propagation=propagation)
+        """Delete the CronJob with its jobs and their pods, if there is one, and take its grant from the role."""
+        found, name = await find_cron_job(context, resource), cron_job_name(resource.key.name)
+        ends = found is not None and not is_deleted(found)
+        if ends:
+            # A run that is under way must end before the topic that it reads is deleted.
+            propagation = "Foreground" if resource.deleted else "Background"
+            await context.kube.delete(CRON_JOB, resource.key.namespace, name, propagation=propagation)
         if resource.deleted:
             # Its grants end with the topic.
             return
         claim = claim_of(context.cache, resource.body)
         await self._identity.revoke(resource, context.cache.get(claim.cluster) if claim is not None else None)
+        if not ends:
+            return
         why = f"CronJob {name} was deleted with its runs: {refused.message}; " if refused is not None else ""
         message = (
             f"{why}no more runs are started; subscription {SUBSCRIPTION} keeps its unacknowledged messages: unsubscribe"

@@ -233,6 +233,39 @@ async def test_the_grant_of_an_archive_that_ends_is_taken_back() -> None:
     assert CRON_JOB not in team.server.objects
 
 
+@pytest.mark.parametrize("interrupted", ["killed", "unreachable", "deleted by hand"])
+async def test_the_grant_of_an_archive_is_taken_back_whatever_comes_between(interrupted: str) -> None:
+    cluster, *bodies = archived()
+    team = Team(*bodies, cluster=cluster)
+    await team.cluster()
+    await team.topic()
+    if interrupted != "unreachable":
+        # The operator ended after it had deleted the CronJob, or somebody else did that.
+        team.server.objects.pop(CRON_JOB)
+    if interrupted == "killed":
+        team.server.objects[TOPIC]["status"].pop("archive")
+    team.server.objects[TOPIC]["spec"].pop("archive")
+    team.broker.unreachable = interrupted == "unreachable"
+    await team.topic()
+    team.broker.unreachable = False
+    await team.topic()
+    assert team.broker.policies("shop/payments")["destination_auth"] == {}
+
+
+async def test_the_grant_of_an_archive_that_is_not_allowed_any_more_is_taken_back_later_too() -> None:
+    cluster, *bodies = archived()
+    team = Team(*bodies, cluster=cluster)
+    await team.cluster()
+    await team.topic()
+    team.server.objects[CLUSTER]["spec"].pop("archives")
+    team.broker.unreachable = True
+    await team.topic()
+    assert CRON_JOB not in team.server.objects
+    team.broker.unreachable = False
+    await team.topic()
+    assert team.broker.policies("shop/payments")["destination_auth"] == {}
+
+
 async def test_a_grant_that_is_refused_is_said_in_the_archives_condition() -> None:
     cluster, *bodies = archived()
     team = Team(*bodies, cluster=cluster)
