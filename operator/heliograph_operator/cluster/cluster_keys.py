@@ -46,6 +46,8 @@ _ASK_S: Final = 10.0
 #: Time (s) for such an answer.
 _ANSWER_S: Final = 10.0
 _ASKED_FOR: Final = timedelta(minutes=10)
+#: Time for which the loss of one Secret alone changes nothing: who revokes all keys deletes one after the other.
+REVOKED_WITHIN: Final = timedelta(seconds=20)
 #: The longest period (ms) that a time can be added to; longer ones are as good as none.
 _LONGEST_PERIOD_MS: Final = 1000 * 366 * 24 * 3_600_000
 
@@ -65,6 +67,8 @@ class ClusterKeys:
         self._now = now
         #: The ids of keys that brokers were seen to accept.
         self._accepted: dict[Key, set[str]] = {}
+        #: Since when one of the two Secrets alone is missing.
+        self._missing: dict[Key, datetime] = {}
         #: Time (s) until the keys have to be looked at again.
         self._check_s: dict[Key, float] = {}
 
@@ -115,6 +119,7 @@ class ClusterKeys:
         """Take in that a BrokerCluster is gone, or does without authentication."""
         self._tokens.forget(key)
         self._accepted.pop(key, None)
+        self._missing.pop(key, None)
         self._check_s.pop(key, None)
 
     async def read(self, context: Context, resource: Resource, cluster: BrokerCluster) -> None:
@@ -137,6 +142,8 @@ class ClusterKeys:
         private = await find_secret(context, resource, private_name(name))
         public = await find_secret(context, resource, public_name(name))
         plan = self._plan(resource, cluster, private, public)
+        if (until := self._waits(resource.key, private, public)) is not None:
+            return replace(plan, to_ask=None, due=until)
         made = {each.id for each in plan.keys} - {each.id for each in read_private(decoded(private))}
         await write_secret(context, resource, metadata(body, private_name(name)), private_data(plan.keys), private)
         await write_secret(context, resource, metadata(body, public_name(name)), public_data(plan.published), public)
@@ -144,6 +151,17 @@ class ClusterKeys:
             await context.events.emit(body, "TokenKeyMade", "a key for tokens was made; brokers get its public half")
         self._use(context, resource, cluster, plan)
         return plan
+
+    def _waits(self, key: Key, private: Body | None, public: Body | None) -> datetime | None:
+        """Return until when nothing is written, as all keys may be about to be revoked; None: it may be.
+
+        What one Secret has is written to the other one: keys would come back that somebody has just revoked.
+        """
+        if (private is None) == (public is None):
+            self._missing.pop(key, None)
+            return None
+        until = self._missing.setdefault(key, self._now()) + REVOKED_WITHIN
+        return until if self._now() < until else None
 
     def _plan(self, resource: Resource, cluster: BrokerCluster, private: Body | None, public: Body | None) -> KeyPlan:
         stated = cluster.spec.authentication

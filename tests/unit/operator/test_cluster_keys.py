@@ -16,8 +16,9 @@ from heliograph_api.resources.model import BrokerCluster
 from heliograph_broker.security.authentication.provider import Credentials, Unauthenticated
 from heliograph_broker.security.authentication.token import TokenProvider
 from heliograph_operator.act.broker_tokens import OWN_VALIDITY
+from heliograph_operator.act.controller import Outcome
 from heliograph_operator.act.object_apply import ObjectRefused
-from heliograph_operator.cluster.cluster_keys import CHECK_S, ClusterKeys
+from heliograph_operator.cluster.cluster_keys import CHECK_S, REVOKED_WITHIN, ClusterKeys
 from heliograph_operator.decide.signed_tokens import Signer
 from heliograph_operator.decide.token_keys import PUBLIC, SETTLE, KeyPlan, SigningKey
 from heliograph_operator.decide.token_secrets import decoded
@@ -253,6 +254,45 @@ async def test_a_period_beyond_the_calendar_is_none(every: str) -> None:
     await reconcile(server, keys)
     await reconcile(server, keys)
     assert PUBLISHED in server.objects
+
+
+@pytest.mark.parametrize("secrets", [(PRIVATE, PUBLISHED), (PUBLISHED, PRIVATE)])
+async def test_keys_that_are_revoked_are_gone_though_the_operator_looks_between_the_deletions(
+    secrets: tuple[Key, Key],
+) -> None:
+    clock, server = Clock(), ApiServer(closed())
+    held = tokens(clock)
+    keys = ClusterKeys(held, clock)
+    await reconcile(server, keys)
+    before = decoded(server.objects[PUBLISHED])[PUBLIC]
+    for each in secrets:
+        server.objects.pop(each)
+        await reconcile(server, keys)
+        await reconcile(server, ClusterKeys(tokens(clock), clock))
+        clock.now += timedelta(seconds=10)
+    after = decoded(server.objects[PUBLISHED])[PUBLIC]
+    assert before not in after
+    assert after.count("BEGIN") == 1
+
+
+@pytest.mark.parametrize("secret", [PRIVATE, PUBLISHED])
+async def test_a_secret_that_is_deleted_alone_is_written_again_soon(secret: Key) -> None:
+    clock, server = Clock(), ApiServer(closed())
+    held = tokens(clock)
+    keys = ClusterKeys(held, clock)
+    await reconcile(server, keys)
+    before, signer = decoded(server.objects[PUBLISHED])[PUBLIC], held.signer(CLUSTER)
+    server.objects.pop(secret)
+    await reconcile(server, keys)
+    assert secret not in server.objects
+    assert held.signer(CLUSTER) is signer, "meanwhile it signs as before"
+    assert keys.before_check(CLUSTER, Outcome("ready", 300.0)).requeue_s == pytest.approx(
+        REVOKED_WITHIN.total_seconds(), 0.1
+    )
+    clock.now += REVOKED_WITHIN
+    await reconcile(server, keys)
+    assert secret in server.objects
+    assert before in decoded(server.objects[PUBLISHED])[PUBLIC]
 
 
 async def test_another_operator_goes_on_with_the_same_keys() -> None:

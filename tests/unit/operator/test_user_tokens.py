@@ -133,6 +133,7 @@ async def test_while_no_key_signs_the_token_stays_and_the_status_says_when_it_ex
     await team.reconcile()
     first = team.entries()["token"]
     del team.server.objects[Key("Secret", "team", "main-token-signing-key")]
+    await team.reconcile()
     team.now += 25 * DAY
     await team.reconcile()
     assert team.entries()["token"] == first
