@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from heliograph_api.values.comma_separated import comma_separated
-from heliograph_api.values.issuers import parse_issuers
+from heliograph_api.values.issuers import KUBERNETES, parse_audiences, parse_issuers
 from heliograph_api.values.listeners import (
     ENCRYPTED,
     PLAIN,
@@ -202,6 +202,11 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     """Issuers (OpenID Connect) whose tokens are accepted, by their URLs, separated by commas; empty: none."""
     oidc_audience: str = ""
     """Audiences of issuers' tokens, separated by commas: a token must be for one of them."""
+    oidc_audience_by_issuer: str = ""
+    """Audiences of single issuers, as ISSUER=AUDIENCE, separated by commas: those of `oidc_audience` are not theirs.
+
+    `kubernetes=AUDIENCE` is for tokens of service accounts.
+    """
     oidc_role_claim: str = "sub"
     """Claim of issuers' tokens that holds the role; the first one of a list counts."""
     oidc_ca: str = ""
@@ -209,7 +214,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     oidc_kubernetes: bool = False
     """Whether tokens of service accounts of the Kubernetes that the broker runs in are accepted.
 
-    The role is `system:serviceaccount:NAMESPACE:NAME`. They need `oidc_audience`, too.
+    The role is `system:serviceaccount:NAMESPACE:NAME`. They need an audience, too.
     """
     basic_file: str = ""
     """File of users and their passwords' hashes, as `htpasswd -B` writes it."""
@@ -306,8 +311,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
                 raise ValueError(
                     f"{setting}: needs the method {method}, which auth does not name; valid: auth={method}"
                 )
-        if issuing and not comma_separated(self.oidc_audience):
-            raise ValueError(f"oidc_audience: is empty, and {issuing} needs it; valid: the audiences of this broker")
+        self._check_audiences()
         if self.oidc_ca and not self.oidc_issuer:
             raise ValueError("oidc_ca: needs oidc_issuer, whose servers it is for; valid: both or none")
 
@@ -329,6 +333,17 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         config = msgspec.convert(settings | given, cls, strict=False)
         config.check_together()
         return config
+
+    def _check_audiences(self) -> None:
+        issuers = [*parse_issuers(self.oidc_issuer), *([KUBERNETES] if self.oidc_kubernetes else [])]
+        try:
+            have = parse_audiences(self.oidc_audience_by_issuer, issuers)
+        except ValueError as error:
+            raise ValueError(f"oidc_audience_by_issuer: {error}") from None
+        without = [each for each in issuers if each not in have]
+        if without and not comma_separated(self.oidc_audience):
+            issuing = "oidc_kubernetes" if without == [KUBERNETES] else "oidc_issuer"
+            raise ValueError(f"oidc_audience: is empty, and {issuing} needs it; valid: the audiences of this broker")
 
     def _check_listeners(self) -> None:
         try:

@@ -9,6 +9,7 @@ import pytest
 from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.resources.fields import Contradiction
 from heliograph_api.resources.settings import check_settings
+from heliograph_api.values.issuers import parse_audiences
 from heliograph_api.values.listeners import parse_advertised_listeners, parse_bind_addresses
 
 
@@ -214,6 +215,36 @@ def test_issuers_are_encrypted_or_on_this_machine(issuer: str) -> None:
         ),
         ({"auth": "oidc", "oidc_kubernetes": "true"}, "oidc_audience: is empty, and oidc_kubernetes needs it"),
         (
+            {"auth": "oidc", "oidc_issuer": "https://a,https://b", "oidc_audience_by_issuer": "https://a=x"},
+            "oidc_audience: is empty, and oidc_issuer needs it; valid: the audiences of this broker",
+        ),
+        (
+            {
+                "auth": "oidc",
+                "oidc_issuer": "https://a",
+                "oidc_audience": "x",
+                "oidc_audience_by_issuer": "https://b=x",
+            },
+            "oidc_audience_by_issuer: 'https://b=x' is no audience of an issuer that is trusted; valid: ISSUER=",
+        ),
+        (
+            {"auth": "oidc", "oidc_issuer": "https://a", "oidc_audience": "x", "oidc_audience_by_issuer": "https://a="},
+            "oidc_audience_by_issuer: 'https://a=' is no audience of an issuer that is trusted",
+        ),
+        (
+            {
+                "auth": "oidc",
+                "oidc_issuer": "https://a",
+                "oidc_audience": "x",
+                "oidc_audience_by_issuer": "kubernetes=x",
+            },
+            "oidc_audience_by_issuer: 'kubernetes=x' is no audience of an issuer that is trusted",
+        ),
+        (
+            {"oidc_audience_by_issuer": "https://u:p@a=x"},
+            "oidc_audience_by_issuer: an entry is no audience of an issuer that is trusted",
+        ),
+        (
             {"auth": "oidc", "oidc_kubernetes": "true", "oidc_audience": "a", "oidc_ca": "ca.crt"},
             "oidc_ca: needs oidc_issuer, whose servers it is for; valid: both or none",
         ),
@@ -230,6 +261,15 @@ def test_settings_of_issuers_and_users_that_are_right() -> None:
     settings = {"oidc_issuer": "https://a, https://b/", "oidc_audience": "heliograph", "basic_file": "users"}
     config = BrokerConfig.from_environment({}, auth="oidc,basic", oidc_ca="ca.crt", oidc_kubernetes=True, **settings)
     assert (config.oidc_role_claim, config.oidc_kubernetes) == ("sub", True)
+
+
+def test_audiences_by_issuer_suffice() -> None:
+    own = "https://a=x, https://a=b=y,kubernetes=pods"
+    settings = {"oidc_issuer": "https://a,https://a=b", "oidc_audience_by_issuer": own}
+    BrokerConfig.from_environment({}, auth="oidc", oidc_kubernetes=True, **settings)
+    names = ["https://a", "https://a=b", "kubernetes"]
+    # The longest name of an issuer is meant.
+    assert parse_audiences(own, names) == {"https://a": ["x"], "https://a=b": ["y"], "kubernetes": ["pods"]}
 
 
 def test_a_cluster_may_give_settings_that_need_each_other() -> None:

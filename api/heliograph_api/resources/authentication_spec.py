@@ -12,7 +12,7 @@ from heliograph_api.values.durations import format_duration
 from heliograph_api.values.quoting import quoted
 
 from .cel import DURATION, InSchema, Rule
-from .fields import Contradiction, Duration, Model, Unique
+from .fields import Contradiction, Duration, Model, Unique, unique
 from .patterns import matching
 
 MAX_ROLE: Final = 253
@@ -37,7 +37,9 @@ _NO_ISSUER: Final = "not an issuer; valid: a URL with https"
 _AUDIENCE: Final = "[^ ,]+"
 _NO_AUDIENCE: Final = "not an audience; valid: a name without blanks and commas"
 _NEEDS_AUDIENCE: Final = "needs audiences: an issuer's tokens for other services would do otherwise; valid: one or more"
+_NOT_TRUSTED: Final = "is for an issuer that is not among issuers; valid: one of them"
 _NO_VALIDITY: Final = "not the validity of a token; valid: from 10m to 366d"
+_BY_ISSUER: Final = InSchema({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["issuer"]})
 
 
 def _role(text: str) -> str:
@@ -102,28 +104,58 @@ class ServiceAccountsSpec(Model):
     """Audience that these tokens must be for, as pods have it in their projected volume."""
 
 
+class IssuerAudiencesSpec(Model):
+    """The audiences of one issuer's tokens."""
+
+    issuer: IssuerUrl
+    """URL of the issuer, as `issuers` has it."""
+    audiences: Annotated[Unique[Audience], Field(min_length=1, max_length=10), Rule("size(self) > 0", _NEEDS_AUDIENCE)]
+    """Audiences of its tokens: each must be for one of them."""
+
+
+def _each_once(items: list[IssuerAudiencesSpec]) -> list[IssuerAudiencesSpec]:
+    unique([each.issuer for each in items])
+    return items
+
+
 class OidcSpec(Model):
     """Tokens of identity providers (OpenID Connect)."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "!has(self.issuers) || size(self.issuers) == 0 || (has(self.audiences) && size(self.audiences) > 0)",
+            "!has(self.issuers) || size(self.issuers) == 0 || (has(self.audiences) && size(self.audiences) > 0)"
+            " || (has(self.audiencesByIssuer)"
+            " && self.issuers.all(issuer, self.audiencesByIssuer.exists(x, x.issuer == issuer)))",
             _NEEDS_AUDIENCE,
             ".issuers",
+        ),
+        Rule(
+            "!has(self.audiencesByIssuer) || self.audiencesByIssuer.all(x, has(self.issuers) && x.issuer in"
+            " self.issuers)",
+            _NOT_TRUSTED,
+            ".audiencesByIssuer",
         ),
     )
 
     issuers: Annotated[Unique[IssuerUrl], Field(max_length=10)] = Field(default_factory=list)
     """URLs of the issuers whose tokens brokers accept; default: none. A change restarts the pods."""
     audiences: Annotated[Unique[Audience], Field(max_length=10)] = Field(default_factory=list)
-    """Audiences of their tokens: each must be for one of them."""
+    """Audiences of their tokens: each must be for one of them, unless `audiencesByIssuer` names its issuer."""
+    audiences_by_issuer: Annotated[
+        list[IssuerAudiencesSpec], AfterValidator(_each_once), _BY_ISSUER, Field(max_length=10)
+    ] = Field(default_factory=list)
+    """Audiences of single issuers, whose tokens must be for one of these and not of `audiences`: so that an issuer
+    cannot issue tokens for the audience of another one."""
     role_claim: str = Field(default="sub", min_length=1, max_length=100)
     """Claim of their tokens that names the client."""
 
     @model_validator(mode="after")
     def _for_an_audience(self) -> Self:
-        if self.issuers and not self.audiences:
+        named = {each.issuer for each in self.audiences_by_issuer}
+        if not self.audiences and not named.issuperset(self.issuers):
             raise Contradiction([("issuers", _NEEDS_AUDIENCE)])
+        if not named.issubset(self.issuers):
+            raise Contradiction([("audiencesByIssuer", _NOT_TRUSTED)])
         return self
 
 

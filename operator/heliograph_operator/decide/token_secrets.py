@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from heliograph_api.resources.authentication_spec import BACKUP_ROLE, METRICS_ROLE, OPERATOR_ROLE
 from heliograph_api.resources.model import BrokerCluster
+from heliograph_api.values.issuers import KUBERNETES
 
 from heliograph_operator.objects.kinds import Body, Kind
 
@@ -75,9 +76,21 @@ def _settings_of_issuers(cluster: BrokerCluster) -> dict[str, Any]:
     if issuers.issuers:
         found["oidc_issuer"] = _joined(*issuers.issuers, *str(config.get("oidc_issuer", "")).split(","))
         found["oidc_role_claim"] = issuers.role_claim
+    given = str(config.get("oidc_audience", "")).split(",")
+    for_all = [*issuers.audiences, *given]
+    by_issuer = [f"{each.issuer}={name}" for each in issuers.audiences_by_issuer for name in each.audiences]
+    if pods.enabled and (issuers.issuers or config.get("oidc_issuer")):
+        # What a provider issues for the pods' audience is not a pod's, and pods have tokens for theirs only.
+        by_issuer += [f"{KUBERNETES}={name.strip()}" for name in (pods.audience, *given) if name.strip()]
+    elif pods.enabled:
+        for_all = [pods.audience, *given]
     if found:
-        named = (*([pods.audience] if pods.enabled else ()), *issuers.audiences)
-        found["oidc_audience"] = _joined(*named, *str(config.get("oidc_audience", "")).split(","))
+        by_issuer.append(str(config.get("oidc_audience_by_issuer", "")))
+        named = {
+            "oidc_audience": _joined(*for_all),
+            "oidc_audience_by_issuer": _joined(*",".join(by_issuer).split(",")),
+        }
+        found |= {setting: text for setting, text in named.items() if text}
     return found
 
 

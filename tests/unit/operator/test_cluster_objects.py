@@ -287,7 +287,8 @@ def test_the_spec_switches_on_service_accounts_and_issuers() -> None:
     assert data["HELIOGRAPH_AUTH"] == "token,oidc"
     assert data["HELIOGRAPH_OIDC_KUBERNETES"] == "true"
     assert data["HELIOGRAPH_OIDC_ISSUER"] == "https://id.example"
-    assert data["HELIOGRAPH_OIDC_AUDIENCE"] == "brokers,apps"
+    assert data["HELIOGRAPH_OIDC_AUDIENCE"] == "apps"
+    assert data["HELIOGRAPH_OIDC_AUDIENCE_BY_ISSUER"] == "kubernetes=brokers"
     assert data["HELIOGRAPH_OIDC_ROLE_CLAIM"] == "client_id"
     assert cluster["StatefulSet main"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is True
     rules = cluster["NetworkPolicy main"]["spec"]["egress"]
@@ -298,6 +299,38 @@ def test_the_spec_switches_on_service_accounts_and_issuers() -> None:
     data = made(authentication=accepting, config=config)["ConfigMap main"]["data"]
     assert data["HELIOGRAPH_OIDC_ISSUER"] == "https://id.example,https://other.example"
     assert "HELIOGRAPH_OIDC_KUBERNETES" not in made(authentication={"enabled": True})["ConfigMap main"]["data"]
+
+
+def test_audiences_are_by_issuer_where_the_spec_says_so() -> None:
+    issuers: dict[str, Any] = {"issuers": ["https://a.example", "https://b.example"], "audiences": ["apps"]}
+    issuers |= {"audiencesByIssuer": [{"issuer": "https://b.example", "audiences": ["orders", "shop"]}]}
+    data = made(authentication={"enabled": True, "oidc": issuers})["ConfigMap main"]["data"]
+    assert data["HELIOGRAPH_OIDC_AUDIENCE"] == "apps"
+    assert data["HELIOGRAPH_OIDC_AUDIENCE_BY_ISSUER"] == "https://b.example=orders,https://b.example=shop"
+    BrokerConfig.from_environment(data)
+    # Each of them may have its own, and those of the config are kept.
+    of_a = {"issuer": "https://a.example", "audiences": ["billing"]}
+    oidc = {"issuers": issuers["issuers"], "audiencesByIssuer": [of_a, *issuers["audiencesByIssuer"]]}
+    accepting = {"enabled": True, "serviceAccounts": {"enabled": True}, "oidc": oidc}
+    data = made(authentication=accepting)["ConfigMap main"]["data"]
+    assert "HELIOGRAPH_OIDC_AUDIENCE" not in data
+    assert data["HELIOGRAPH_OIDC_AUDIENCE_BY_ISSUER"].split(",") == [
+        "https://a.example=billing",
+        "https://b.example=orders",
+        "https://b.example=shop",
+        "kubernetes=heliograph",
+    ]
+    BrokerConfig.from_environment(data)
+    config = {"auth": "oidc", "oidc_issuer": "https://c.example", "oidc_audience_by_issuer": "https://c.example=c"}
+    data = made(authentication=accepting, config=config)["ConfigMap main"]["data"]
+    assert data["HELIOGRAPH_OIDC_AUDIENCE_BY_ISSUER"].endswith(",kubernetes=heliograph,https://c.example=c")
+    BrokerConfig.from_environment(data)
+
+
+def test_pods_alone_have_their_audience_as_that_of_all() -> None:
+    data = made(authentication={"enabled": True, "serviceAccounts": {"enabled": True}})["ConfigMap main"]["data"]
+    assert data["HELIOGRAPH_OIDC_AUDIENCE"] == "heliograph"
+    assert "HELIOGRAPH_OIDC_AUDIENCE_BY_ISSUER" not in data
 
 
 def test_without_a_policy_there_is_none_and_one_that_was_there_goes() -> None:

@@ -88,6 +88,22 @@ async def test_every_algorithm_of_key_pairs(algorithm: str, oidc: OidcProvider, 
     assert await role(oidc, issuer.token("billing")) == "billing"
 
 
+async def test_an_issuer_with_audiences_of_its_own_cannot_issue_tokens_for_those_of_another(
+    issuer: OidcIssuer, clock: VirtualClock
+) -> None:
+    with OidcIssuer(now_s=lambda: clock.now_ms() / 1000) as other:
+        issuers, own = f"{issuer.url},{other.url}", f"{other.url}=orders, {other.url}=shop"
+        oidc = provider(issuer, clock, oidc_issuer=issuers, oidc_audience_by_issuer=own)
+        for audience in ("orders", "shop", ["foreign", "orders"]):
+            assert await role(oidc, other.token(aud=audience)) == "billing"
+            wrong = await refusal(oidc, issuer.token(aud=audience))
+            assert str(wrong) == "the token's audience (claim aud) is not this cluster's"
+        for audience in (AUDIENCE, "another"):
+            assert await role(oidc, issuer.token(aud=audience)) == "billing"
+            wrong = await refusal(oidc, other.token(aud=audience))
+            assert str(wrong) == "the token's audience (claim aud) is not this cluster's"
+
+
 async def test_the_role_is_in_the_claim_that_the_settings_name(issuer: OidcIssuer, clock: VirtualClock) -> None:
     oidc = provider(issuer, clock, oidc_role_claim="roles")
     assert await role(oidc, issuer.token(roles="billing")) == "billing"
@@ -279,6 +295,13 @@ class TestServiceAccounts:
         oidc = OidcProvider.from_config(config, clock, pod)
         claims = {issuer: trusted.role_claim for issuer, trusted in oidc.trusted.items()}
         assert claims == {"https://id.example": "roles", KUBERNETES: "sub"}
+
+    def test_tokens_of_pods_may_need_an_audience_of_their_own(self, pod: Path, clock: VirtualClock) -> None:
+        settings = {"oidc_audience": "apps", "oidc_audience_by_issuer": "kubernetes=pods", "oidc_kubernetes": True}
+        config = BrokerConfig(auth="oidc", oidc_issuer="https://id.example", **settings)  # type: ignore[arg-type]
+        oidc = OidcProvider.from_config(config, clock, pod)
+        audiences = {issuer: trusted.audiences for issuer, trusted in oidc.trusted.items()}
+        assert audiences == {"https://id.example": None, KUBERNETES: {"pods"}}
 
     @pytest.mark.parametrize("content", [None, b"", b"no token", b"\xff"])
     def test_without_a_token_the_setting_is_refused(

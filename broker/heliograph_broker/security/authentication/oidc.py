@@ -12,7 +12,7 @@ from heliograph_api.tables import readable_time
 from heliograph_api.tokens.keys import PUBLIC_KEY_ALGORITHMS
 from heliograph_api.tokens.parts import NotAToken, TokenParts, take_apart
 from heliograph_api.values.comma_separated import comma_separated
-from heliograph_api.values.issuers import parse_issuers
+from heliograph_api.values.issuers import KUBERNETES, parse_audiences, parse_issuers
 from heliograph_api.values.quoting import quoted
 
 from heliograph_broker.clock import Clock
@@ -32,17 +32,21 @@ NOT_TRUSTED: Final = "the token is not signed by a key that this broker trusts"
 
 
 class TrustedIssuer(NamedTuple):
-    """An issuer's keys, the claim of its tokens that holds the role, and whether it is the broker's own Kubernetes."""
+    """An issuer's keys, the claim of its tokens that holds the role, and whether it is the broker's own Kubernetes.
+
+    ``audiences``: a token must be for one of them; None: of those of all issuers that have none of their own.
+    """
 
     keys: IssuerKeys
     role_claim: str = "sub"
     kubernetes: bool = False
+    audiences: frozenset[str] | None = None
 
 
 class OidcProvider(Provider):
     """Method ``token``, which Pulsar's plugin for OAuth2 uses, too: tokens signed by a key of a trusted issuer.
 
-    ``audiences``: a token must be for one of them.
+    ``audiences``: a token must be for one of them, unless its issuer has others.
     """
 
     method = "token"
@@ -67,13 +71,23 @@ class OidcProvider(Provider):
             raise ProviderUnusable(
                 f"oidc_ca: there is no file {quoted(config.oidc_ca)}; valid: certificate authorities in PEM"
             )
+        issuers = parse_issuers(config.oidc_issuer)
+        own = {
+            name: frozenset(audiences)
+            for name, audiences in parse_audiences(config.oidc_audience_by_issuer, [*issuers, KUBERNETES]).items()
+        }
         trusted = [
-            TrustedIssuer(IssuerKeys(DiscoveredKeys(issuer, authorities), clock), config.oidc_role_claim)
-            for issuer in parse_issuers(config.oidc_issuer)
+            TrustedIssuer(
+                IssuerKeys(DiscoveredKeys(issuer, authorities), clock),
+                config.oidc_role_claim,
+                audiences=own.get(issuer),
+            )
+            for issuer in issuers
         ]
         if config.oidc_kubernetes:
             # Last, so that it is the one in effect for an issuer that is named, too.
-            trusted.append(TrustedIssuer(IssuerKeys(ClusterKeys(service_account), clock), kubernetes=True))
+            keys = IssuerKeys(ClusterKeys(service_account), clock)
+            trusted.append(TrustedIssuer(keys, kubernetes=True, audiences=own.get(KUBERNETES)))
         if not trusted:
             raise ProviderUnusable("oidc_issuer: missing; valid: the URL of an issuer, or oidc_kubernetes")
         return cls(trusted, comma_separated(config.oidc_audience), clock)
@@ -136,7 +150,8 @@ class OidcProvider(Provider):
         """Return who a token that is signed belongs to. Raises :class:`Unauthenticated`."""
         audience = claims.get("aud")
         audiences = audience if isinstance(audience, list) else [audience]
-        if not any(isinstance(each, str) and each in self._audiences for each in audiences):
+        accepted = self._audiences if issuer.audiences is None else issuer.audiences
+        if not any(isinstance(each, str) and each in accepted for each in audiences):
             raise Unauthenticated("the token's audience (claim aud) is not this cluster's")
         try:
             ends_ms, begins_ms, issued_ms = (time_ms(claims, name) for name in ("exp", "nbf", "iat"))
