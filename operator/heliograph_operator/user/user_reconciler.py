@@ -315,7 +315,8 @@ class UserReconciler:
         if not is_held(resource.body):
             return Outcome("gone")
         heirs = self._roles.others(resource.body)
-        owned = self._roles.owner(resource.body) is None and not resource.suspended
+        # A pause keeps rights as they are; a deletion is newer, and no User is left that could take them away later.
+        owned = self._roles.owner(resource.body) is None and resource.managed
         if owned:
             if (changed := await changed_since(context, resource)) is not None:
                 return changed

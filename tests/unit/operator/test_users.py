@@ -125,6 +125,35 @@ async def test_a_deletion_takes_the_grants_and_waits_for_the_broker() -> None:
     assert not team.server.objects[USER]["metadata"]["finalizers"]
 
 
+async def test_the_deletion_of_a_paused_user_takes_the_rights_too() -> None:
+    """It is newer than the pause, and after it no User is there that could take them away."""
+    pod = {"serviceAccount": {"name": "billing"}}
+    team = Team(user(authentication=[pod], **PRODUCE))
+    await team.reconcile()
+    team.server.change(USER, annotations={"heliograph.dev/paused": "true"})
+    team.broker.granted.clear()
+    await team.reconcile()
+    assert team.broker.granted == []
+    team.server.change(USER, deletionTimestamp="2026-01-02T00:00:00Z")
+    team.broker.unreachable = True
+    await team.reconcile()
+    assert team.condition()[1] == "Deleting"
+    team.broker.unreachable = False
+    await team.reconcile()
+    assert team.broker.policies("shop/payments")["destination_auth"] == {}
+    assert team.broker.roles == {}
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+
+
+async def test_the_deletion_of_a_user_that_is_not_managed_leaves_the_rights() -> None:
+    team = Team(user(**PRODUCE))
+    await team.reconcile()
+    team.server.change(USER, annotations={"heliograph.dev/managed": "false"}, deletionTimestamp="2026-01-02T00:00:00Z")
+    await team.reconcile()
+    assert team.broker.policies("shop/payments")["destination_auth"]
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+
+
 async def test_a_user_that_is_deleted_leaves_no_grant_on_a_topic_that_is_gone() -> None:
     """The topic may come back, when no User is there that could take the grant away."""
     team = Team(user(permissions=[{"topic": ORDERS, "actions": ["produce"]}]))
