@@ -65,7 +65,7 @@ class TokenProof(Model):
 
     secret_name: ObjectName | None = None
     """Secret that gets the token, in the Kubernetes namespace of the User; default: `metadata.name` and `-token`. One
-    that exists and is not of this User is not touched."""
+    that exists and is not of this User is not touched. After a change, the one before is deleted."""
     validity: Validity = 30 * _DAY_MS
     """Time for which a token is valid; at most `authentication.maxTokenValidity` of the BrokerCluster."""
     rotate_before: Annotated[Duration, AfterValidator(_above), Rule(DURATION.where("self", "v > 0"), _NOT_BEFORE)] = (

@@ -19,6 +19,9 @@ _VALID: Final = (
     " (for TLS tls.enabled), and with this name if authentication.secrets (tls.secrets) has any"
 )
 
+#: The uid of no object.
+_NOBODY: Final = "00000000-0000-0000-0000-000000000000"
+
 
 async def find_secret(context: Context, resource: Resource, name: str) -> Body | None:
     """Return a Secret of the resource. Raises :class:`ObjectRefused` for one of another owner, or if forbidden."""
@@ -91,6 +94,27 @@ async def orphan_secret(context: Context, resource: Resource, name: str) -> None
         if error.status != 403:
             raise
         raise _refused(name, error) from error
+
+
+async def discard_secret(context: Context, resource: Resource, name: str) -> bool:
+    """Empty a Secret of the resource and let Kubernetes delete it; return False if there is none of its own.
+
+    Its owner becomes one that does not exist, so the garbage collector deletes it: the operator has no right to delete
+    Secrets. Raises :class:`ObjectRefused`, or :class:`.client.KubeRefused` 409 if somebody else wrote it meanwhile.
+    """
+    found = await read_secret(context, resource.key.namespace, name)
+    if found is None or not belongs_to(found, resource.uid, orphans=False):
+        return False
+    owners = [{**each, "uid": _NOBODY} for each in found["metadata"]["ownerReferences"]]
+    try:
+        await context.kube.replace(
+            SECRET, {**found, "metadata": {**found["metadata"], "ownerReferences": owners}, "data": {}}
+        )
+    except KubeRefused as error:
+        if error.status == 409:
+            raise
+        raise _refused(name, error) from error
+    return True
 
 
 def _owns(metadata: Mapping[str, Any], owners: Any) -> bool:

@@ -23,7 +23,7 @@ from heliograph_operator.act.finalizers import changed_since, hold, release
 from heliograph_operator.act.object_apply import ObjectRefused
 from heliograph_operator.act.program_secrets import CREDENTIALS
 from heliograph_operator.act.resource import NOT_RECONCILED, Resource
-from heliograph_operator.act.secret_write import find_secret, write_secret
+from heliograph_operator.act.secret_write import discard_secret, find_secret, write_secret
 from heliograph_operator.act.status_report import named, report
 from heliograph_operator.decide.server_certificate import AUTHORITIES
 from heliograph_operator.decide.stateful_set import metadata
@@ -163,6 +163,7 @@ class UserReconciler:
         """Keep the Secret with the token as it has to be."""
         proof = model.spec.token
         if proof is None:
+            await self._discard(context, resource)
             return _Credentials()
         name = proof.secret_name or f"{resource.key.name}-token"
         signer = self._tokens.signer(cluster_of(resource.body))
@@ -191,10 +192,26 @@ class UserReconciler:
             await write_secret(context, resource, about, plan.entries, found, SECRET_TYPE)
         except ObjectRefused as error:
             return _Credentials(name, problem=str(error), reason=error.reason)
+        await self._discard(context, resource, but=name)
         if plan.is_new and plan.issued is not None:
             message = f"Secret {name} has a new token, valid until {timestamp(plan.issued.expires)}"
             await context.events.emit(resource.body, "TokenIssued", message, repeat=True)
         return _Credentials(name, plan)
+
+    async def _discard(self, context: Context, resource: Resource, *, but: str = "") -> None:
+        """Take away the Secret that was issued under another name: its token would stay valid there."""
+        name = str((resource.status.get("credentials") or {}).get("name") or but)
+        if name == but:
+            return
+        valid = f"valid until {resource.status.get('tokenExpires', 'its end')}"
+        try:
+            if await discard_secret(context, resource, name):
+                message = f"Secret {name} is deleted with its token, which stays {valid}"
+                await context.events.emit(resource.body, "TokenRemoved", message)
+        except ObjectRefused as error:
+            # The operator may not use it any more, as its chart says by now: it cannot wait for that.
+            message = f"Secret {name} still has a token, which is {valid}; delete it: {error}"
+            await context.events.emit(resource.body, "TokenLeft", message, "Warning")
 
     # -- grants and identities -----------------------------------------------------------------------------------------
 

@@ -30,13 +30,18 @@ class ApiServer(Kube):
         self.deleted: list[Key] = []
         #: Keys of the objects that were created or replaced, in order.
         self.written: list[Key] = []
+        #: Keys of the objects that may not be read.
+        self.forbidden: set[Key] = set()
 
     def change(self, key: Key, **metadata: Any) -> None:
         """Change metadata as another writer does."""
         self._write(key, {"metadata": metadata})
 
     async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-        return self.objects.get(Key(kind.name, namespace, name))
+        key = Key(kind.name, namespace, name)
+        if key in self.forbidden:
+            raise KubeRefused(403, "Forbidden", f"{key} is forbidden")
+        return self.objects.get(key)
 
     async def list(self, kind: Kind, namespace: str = "", *, labels: str = "") -> list[dict[str, Any]]:
         wanted = dict(each.split("=", 1) for each in labels.split(",") if each).items()

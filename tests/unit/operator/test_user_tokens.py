@@ -167,3 +167,67 @@ async def test_a_token_that_the_cluster_does_not_allow_is_not_issued() -> None:
     assert (status, reason) == ("False", "NotAllowed")
     assert "valid: at most 90d" in message
     assert SECRET not in team.server.objects
+
+
+@pytest.mark.parametrize("after", ["another name", "no token"])
+async def test_a_secret_that_the_user_names_no_more_loses_its_token_and_goes(after: str) -> None:
+    team = Team(user(**PRODUCE, **TOKEN))
+    await team.reconcile()
+    elsewhere = {"token": {"secretName": "elsewhere", "validity": "30d", "rotateBefore": "7d"}}
+    wanted = [elsewhere] if after == "another name" else []
+    team.server.objects[USER]["spec"] = {**team.server.objects[USER]["spec"], "authentication": wanted}
+    team.server.change(USER, generation=2)
+    team.server.events.clear()
+    await team.reconcile()
+    assert team.entries() == {}
+    (owner,) = team.server.objects[SECRET]["metadata"]["ownerReferences"]
+    # Kubernetes deletes what has no owner that exists: the operator has no right to delete Secrets.
+    assert owner["uid"] not in {each["metadata"]["uid"] for each in team.server.objects.values()}
+    (event,) = [message for reason, message in team.server.events if reason == "TokenRemoved"]
+    assert event == "Secret billing-token is deleted with its token, which stays valid until 2026-01-31T00:00:00Z"
+    status = team.server.objects[USER]["status"]
+    assert status.get("credentials") == ({"name": "elsewhere"} if wanted else None)
+    assert team.condition()[1] == "Reconciled"
+    assert bool(team.server.objects.get(Key("Secret", "team", "elsewhere"))) is bool(wanted)
+    # Once is enough.
+    team.server.events.clear()
+    before = team.server.objects[SECRET]
+    await team.reconcile()
+    assert "TokenRemoved" not in {reason for reason, _ in team.server.events}
+    assert team.server.objects[SECRET] == before
+
+
+async def test_a_secret_that_somebody_else_made_since_is_left() -> None:
+    team = Team(user(**PRODUCE, **TOKEN))
+    await team.reconcile()
+    foreign = team.server.objects[SECRET] = body("Secret", "billing-token") | {"data": {"token": "YQ=="}}
+    team.server.objects[USER]["spec"] = {**team.server.objects[USER]["spec"], "authentication": []}
+    team.server.change(USER, generation=2)
+    await team.reconcile()
+    assert team.server.objects[SECRET] == foreign
+    assert not team.server.objects[USER]["status"].get("credentials")
+
+
+async def test_a_secret_that_the_operator_may_not_use_any_more_is_reported() -> None:
+    team = Team(user(**PRODUCE, **TOKEN))
+    await team.reconcile()
+    team.server.objects[USER]["spec"] = {**team.server.objects[USER]["spec"], "authentication": []}
+    team.server.change(USER, generation=2)
+    team.server.forbidden.add(SECRET)
+    await team.reconcile()
+    assert team.condition()[1] == "Reconciled"
+    (event,) = [message for reason, message in team.server.events if reason == "TokenLeft"]
+    assert event.startswith("Secret billing-token still has a token, which is valid until 2026-01-31T00:00:00Z;")
+
+
+async def test_a_secret_stays_while_the_user_is_paused() -> None:
+    team = Team(user(**PRODUCE, **TOKEN))
+    await team.reconcile()
+    before = team.server.objects[SECRET]
+    team.server.objects[USER]["spec"] = {**team.server.objects[USER]["spec"], "authentication": []}
+    team.server.change(USER, generation=2, annotations={"heliograph.dev/paused": "true"})
+    await team.reconcile()
+    assert team.server.objects[SECRET] == before
+    team.server.change(USER, annotations={"heliograph.dev/paused": None})
+    await team.reconcile()
+    assert team.entries() == {}
