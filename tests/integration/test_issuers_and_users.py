@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,14 @@ from typing import Any
 import pulsar
 import pytest
 
+from tests.support import rest
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import connect, fresh_name
 from tests.support.oidc_issuer import AUDIENCE, OidcIssuer
 from tests.support.passwords import write_users
 from tests.support.polling import eventually
 from tests.support.tokens import Signer, ask
+from tests.support.wire_client import Type, WireClient
 
 ADMIN = "admin"
 PASSWORD = "what only the administrator knows"
@@ -88,6 +92,27 @@ def test_http_asks_for_them_as_well(closed: BrokerProcess, issuer: OidcIssuer) -
     assert ask(url, Authorization=basic(ADMIN, PASSWORD)).status == 200
     refused = ask(url, Authorization=basic(ADMIN, "guess"))
     assert (refused.status, refused.body) == (401, {"reason": "the user or the password is wrong"})
+
+
+def test_a_client_without_credentials_gets_to_know_which_are_valid(closed: BrokerProcess) -> None:
+    with WireClient(closed.service_url, connect=False) as client:
+        client.send(Type.CONNECT, client_version="test", protocol_version=21)
+        assert client.expect(Type.ERROR).body.message.endswith("; valid here: token, basic")
+    for header in ({}, {"Authorization": "Negotiate x"}):
+        challenges, reason = refused(f"{closed.http_url}/admin/v2/clusters", header)
+        assert challenges == ["Bearer", 'Basic realm="heliograph", charset="UTF-8"']
+        assert reason.endswith(
+            "; valid here: token (Authorization: Bearer TOKEN), basic (Authorization: Basic, USER:PASSWORD in base64)"
+        )
+
+
+def refused(url: str, headers: dict[str, str]) -> tuple[list[str], str]:
+    """Send a request that is refused with 401; return its challenges and its reason."""
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=rest.WITHIN_S)
+    with error.value as answer:
+        assert answer.code == 401
+        return answer.headers.get_all("WWW-Authenticate", []), json.load(answer)["reason"]
 
 
 def test_metrics_count_the_fetches_of_keys(closed: BrokerProcess, issuer: OidcIssuer) -> None:

@@ -13,6 +13,7 @@ from heliograph_broker.http.base.access import AUTHORIZER, authorized
 from heliograph_broker.http.base.audit import audit_log
 from heliograph_broker.http.base.authentication import authentication
 from heliograph_broker.http.base.bodies import uncompressed
+from heliograph_broker.http.base.challenges import METHODS
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
 from heliograph_broker.http.base.errors import errors_as_json
 from heliograph_broker.http.base.rates import RateSampler
@@ -93,7 +94,7 @@ def create_app(
     ]
     app = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
     if security is not None:
-        app[AUTHORIZER] = security.authorizer
+        _close(app, security)
     app[BROKER] = broker
     app[CONFIG] = config
     app[ENDPOINTS] = endpoints
@@ -154,11 +155,16 @@ def _guards(security: Security | None, activity: RoleActivity) -> list[Middlewar
     return [] if security is None else [authentication(security, activity), authorized]
 
 
+def _close(app: web.Application, security: Security) -> None:
+    app[AUTHORIZER] = security.authorizer
+    app[METHODS] = security.authenticator.methods
+
+
 def create_metrics_app(app: web.Application, security: Security | None = None) -> web.Application:
     """Return an application that serves the metrics of ``app``, which must run, and nothing else."""
     only = web.Application(middlewares=[errors_as_json, *_guards(security, app[BROKER].roles.activity)])
     if security is not None:
-        only[AUTHORIZER] = security.authorizer
+        _close(only, security)
     only[BROKER] = app[BROKER]
     only[RATES] = app[RATES]
     only[metrics.LAG] = app[metrics.LAG]

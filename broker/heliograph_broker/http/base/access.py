@@ -24,6 +24,7 @@ from heliograph_broker.security.authorization.needs import (
 )
 
 from .authentication import AUTHENTICATOR, IDENTITY
+from .challenges import valid_here
 from .context import BROKER, namespace_of, tenant_of, topic_of
 from .errors import ApiError, refusal
 from .operations import operation_of
@@ -31,7 +32,6 @@ from .operations import operation_of
 AUTHORIZER: Final[web.AppKey[Authorizer]] = web.AppKey("authorizer", Authorizer)
 _ON_NOTHING: Final = frozenset({Need.NOTHING, Need.IDENTITY, Need.MONITOR, Need.BACKUP, Need.SUPERUSER})
 """The needs that do not depend on an object."""
-_UNAUTHENTICATED: Final = "the request needs credentials: a client certificate, or the header Authorization"
 
 
 def is_on(request: web.Request) -> bool:
@@ -58,7 +58,7 @@ def require(request: web.Request, need: Need, on: Resource) -> None:
         return
     identity = request.get(IDENTITY)
     if identity is None:
-        raise ApiError(401, _UNAUTHENTICATED)
+        raise ApiError(401, f"the request needs credentials; {valid_here(request)}")
     decision = authorizer.decide(identity, need, on)
     if not decision.allowed:
         raise ApiError(403, decision.rule)
@@ -74,7 +74,7 @@ async def authorized(request: web.Request, handler: Handler) -> web.StreamRespon
         need = Need.IDENTITY
     if need is not Need.NOTHING and IDENTITY not in request:
         # Before the path is read, whose errors would be an answer, too.
-        return refusal(401, _UNAUTHENTICATED)
+        return refusal(401, f"the request needs credentials; {valid_here(request)}")
     on = NOWHERE if need in _ON_NOTHING else ((described is not None and described.on) or of_path)(request)
     require(request, need, on)
     if need is not Need.NOTHING and request.can_read_body:

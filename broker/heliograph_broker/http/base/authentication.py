@@ -16,6 +16,7 @@ from heliograph_broker.security.authentication.provider import Credentials, MayN
 from heliograph_broker.security.identity import Identity
 from heliograph_broker.security.security import Security
 
+from .challenges import valid_here
 from .errors import refusal
 
 #: Where a request keeps who sends it, once that is known.
@@ -69,7 +70,7 @@ def _shown(request: web.Request) -> tuple[str, Credentials]:
     scheme, _, value = header.strip().partition(" ")
     method = _SCHEMES.get(scheme.lower(), "")
     if not method:
-        raise Unauthenticated("the Authorization header should be 'Bearer TOKEN' or 'Basic USER:PASSWORD' in base64")
+        raise Unauthenticated(f"the Authorization header has no known scheme; {valid_here(request)}")
     # Bytes that are not UTF-8 are kept as halves of surrogate pairs.
     data = value.strip().encode(errors="surrogateescape")
     if method == "basic":

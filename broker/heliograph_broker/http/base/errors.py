@@ -11,6 +11,7 @@ from heliograph_api.values.names import InvalidName
 from heliograph_broker.messaging.base.errors import BrokerError
 
 from .absent_services import absent_service
+from .challenges import challenge
 from .error_statuses import ERROR_STATUSES
 
 log = structlog.get_logger(__name__)
@@ -25,15 +26,21 @@ class ApiError(Exception):
 
 
 def refusal(status: int, reason: str) -> web.Response:
-    """Return Pulsar's error document; a refusal for want of credentials asks for some, as HTTP requires."""
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    """Return Pulsar's error document."""
     body = msgspec.json.encode({"reason": reason})
-    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+    return web.Response(status=status, body=body, content_type="application/json")
 
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever a handler raises into the answer it stands for."""
+    """Turn whatever a handler raises into the answer it stands for; 401 asks for credentials."""
+    answer = await _answer(request, handler)
+    if answer.status == 401:
+        challenge(request, answer)
+    return answer
+
+
+async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except BrokerError as error:

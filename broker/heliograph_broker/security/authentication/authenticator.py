@@ -52,6 +52,11 @@ class Authenticator:
         #: Attempts since the start, by method (an unknown one counts as ``other``) and whether they succeeded.
         self.attempts: Counter[tuple[str, bool]] = Counter()
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that are switched on, by the names that clients have for them."""
+        return tuple(self._providers)
+
     async def authenticate(self, method: str, credentials: Credentials) -> Identity:
         """Return who the credentials belong to. Raises :class:`Unauthenticated`."""
         counted = method if method in self._providers else ANONYMOUS if method in NO_METHOD else "other"
@@ -73,14 +78,15 @@ class Authenticator:
             return msgspec.structs.replace(
                 identity, role=role or identity.role, assigned=bool(role), withdrawals=provider.withdrawals
             )
+        valid = f"valid here: {', '.join(self.methods)}"
         if method in NO_METHOD:
             if self.anonymous_role:
                 return Identity(self.anonymous_role, ANONYMOUS)
-            raise Unauthenticated("authentication is required: connect with credentials, for example a token")
+            raise Unauthenticated(f"authentication is required: connect with credentials; {valid}")
         if method in METHODS:
-            raise Unauthenticated(f"authentication by {method} is not switched on here")
+            raise Unauthenticated(f"authentication by {method} is not switched on here; {valid}")
         raise Unauthenticated(
-            f"Heliograph does not have this authentication method; it has {', '.join(METHODS)}",
+            f"Heliograph does not have this authentication method; {valid}",
             f"a client asked for an unknown authentication method of {len(method)} characters",
         )
 
