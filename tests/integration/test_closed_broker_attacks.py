@@ -110,7 +110,7 @@ def test_credentials_that_are_no_text_are_refused_as_any_false_ones(closed: Brok
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /metr", b"\r\n\r\nGET /metrics HTTP/1.1\r\n"])
-def test_a_stranger_cannot_hold_a_connection_without_a_request(impatient: BrokerProcess, sent: bytes) -> None:
+def test_an_unknown_client_cannot_hold_a_connection_without_a_request(impatient: BrokerProcess, sent: bytes) -> None:
     with http_socket(impatient) as client:
         client.sendall(sent)
         with contextlib.suppress(ConnectionResetError):

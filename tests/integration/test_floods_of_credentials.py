@@ -1,0 +1,195 @@
+"""Floods of false credentials and slow clients of HTTPS, while clients that are known go on."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from heliograph_broker.security.authentication.basic import MAX_WAITING
+from heliograph_broker.security.authentication.issuer_keys import PAUSE_S
+
+from tests.support.clients import fresh_name
+from tests.support.entries import make_entry
+from tests.support.oidc_issuer import AUDIENCE, OidcIssuer
+from tests.support.passwords import write_users
+from tests.support.polling import eventually
+from tests.support.tls_broker import TlsBroker, until_end
+from tests.support.tokens import Signer, ask
+from tests.support.wire_client import Type, WireClient, payload_of
+
+ADMIN = "admin"
+PASSWORD = "what only the administrator knows"
+WRONG = "the user or the password is wrong"
+MESSAGES = 20
+SLOW = 20
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[OidcIssuer]:
+    with OidcIssuer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory, signer: Signer, issuer: OidcIssuer) -> Iterator[TlsBroker]:
+    """A broker with and without TLS, whose passwords take some time to check."""
+    directory = tmp_path_factory.mktemp("flooded")
+    settings = signer.settings(
+        auth="token,oidc,basic",
+        oidc_issuer=issuer.url,
+        oidc_audience=AUDIENCE,
+        basic_file=str(write_users(directory / "users", {ADMIN: PASSWORD}, rounds=9)),
+        superusers=ADMIN,
+        handshake_timeout_s="5",
+    )
+    with TlsBroker(directory, environment=settings) as running:
+        yield running
+
+
+def connected(broker: TlsBroker, method: str, data: bytes) -> WireClient:
+    """Connect with credentials; the answer is not read yet."""
+    client = WireClient(broker.process.service_url, connect=False)
+    client.send(Type.CONNECT, client_version="test", protocol_version=21, auth_method_name=method, auth_data=data)
+    return client
+
+
+def behave(broker: TlsBroker, method: str, data: bytes) -> None:
+    """Come in, publish and receive, and ask by HTTP: each answer has a deadline."""
+    topic = f"persistent://public/default/{fresh_name()}"
+    with connected(broker, method, data) as client:
+        client.expect(Type.CONNECTED)
+        consumer = client.subscribe(topic)
+        client.flow(consumer, MESSAGES)
+        producer = client.producer(topic)
+        for number in range(MESSAGES):
+            client.publish(producer, make_entry(b"%d" % number), sequence_id=number)
+            assert payload_of(client.expect(Type.MESSAGE)) == b"%d" % number
+    assert ask(f"{broker.process.http_url}/health/live").status == 200
+
+
+def failures(broker: TlsBroker, token: str, method: str) -> float:
+    text = ask(f"{broker.process.http_url}/metrics", token).body
+    sample = f'heliograph_authentications_total{{method="{method}",outcome="failure"}} '
+    return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(sample)), 0)
+
+
+def test_wrong_passwords_wait_for_each_other_and_for_nobody_else(closed: TlsBroker, signer: Signer) -> None:
+    user = f"{ADMIN}:{PASSWORD}".encode()
+    behave(closed, "basic", user)
+    with contextlib.ExitStack() as stack:
+        for number in range(4 * MAX_WAITING):
+            stack.enter_context(connected(closed, "basic", f"{ADMIN}:guess {number}".encode()))
+        # Those that find no place are refused at once.
+        eventually(lambda: failures(closed, signer.token(ADMIN), "basic") > MAX_WAITING)
+        assert "too many passwords wait to be checked" in closed.process.log_path.read_text()
+        behave(closed, "token", signer.token(ADMIN).encode())
+        # A password that was right before is known without a hash.
+        behave(closed, "basic", user)
+    # Those who left make room.
+    url, other = f"{closed.process.http_url}/metrics", base64.b64encode(b"nobody:x").decode()
+    eventually(lambda: ask(url, Authorization=f"Basic {other}").body == {"reason": WRONG})
+
+
+@contextlib.contextmanager
+def flood(attack: Callable[[int], None]) -> Iterator[Callable[[], int]]:
+    """Call ``attack`` with one number after the other, by four threads; yields how often it has returned."""
+    ended, numbers, done = threading.Event(), itertools.count(), [0] * 4
+
+    def go_on(thread: int) -> None:
+        while not ended.is_set():
+            attack(next(numbers))
+            done[thread] += 1
+
+    threads = [threading.Thread(target=go_on, args=(thread,)) for thread in range(len(done))]
+    for thread in threads:
+        thread.start()
+    try:
+        yield lambda: sum(done)
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_tokens_of_unknown_keys_cause_few_requests_to_the_issuer(closed: TlsBroker, issuer: OidcIssuer) -> None:
+    behave(closed, "token", issuer.token(ADMIN))
+    fetched, began = issuer.requests["/keys"], time.monotonic()
+
+    def attack(number: int) -> None:
+        token = issuer.token(ADMIN, headers={"kid": f"unknown {number}"})
+        if number % 2:
+            assert ask(f"{closed.process.http_url}/metrics", token.decode()).status == 401
+            return
+        with connected(closed, "token", token) as client:
+            assert "not signed by a key" in client.expect(Type.ERROR).body.message
+
+    with flood(attack) as done:
+        eventually(lambda: done() > 50)
+        behave(closed, "token", issuer.token(ADMIN))
+        before = done()
+        eventually(lambda: done() > before)
+    assert issuer.requests["/keys"] - fetched <= (time.monotonic() - began) / PAUSE_S + 1
+
+
+@contextlib.contextmanager
+def slow_clients(broker: TlsBroker, sent: bytes, rest: bytes) -> Iterator[list[ssl.SSLSocket]]:
+    """Connect by TLS, send the beginning of a request, and from then on a byte of ``rest`` at a time."""
+    ended = threading.Event()
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(broker.encrypted(url=broker.process.https_url)) for _ in range(SLOW)]
+
+        def trickle() -> None:
+            for position in itertools.count():
+                for client in clients:
+                    with contextlib.suppress(OSError):
+                        client.send(rest[position % len(rest)].to_bytes())
+                if ended.wait(0.05):
+                    return
+
+        for client in clients:
+            client.sendall(sent)
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            yield clients
+        finally:
+            ended.set()
+            thread.join()
+
+
+def cut(broker: TlsBroker, token: str) -> float:
+    text = ask(f"{broker.process.http_url}/metrics", token).body
+    sample = 'heliograph_connections_cut_total{port="http",reason="handshake"} '
+    return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(sample))
+
+
+def test_heads_of_requests_byte_by_byte_are_cut(closed: TlsBroker, signer: Signer) -> None:
+    token = signer.token(ADMIN)
+    before = cut(closed, token)
+    with slow_clients(closed, b"GET /health/live HTTP/1.1\r\n", b"A: b\r\n") as clients:
+        behave(closed, "token", token.encode())
+        assert [until_end(client) for client in clients] == [b""] * SLOW
+    assert cut(closed, token) == before + SLOW
+
+
+POST = b"POST /admin/v2/clusters/new HTTP/1.1\r\nHost: x\r\n%sContent-Length: 1000000\r\n\r\n"
+
+
+def test_bodies_of_unknown_clients_byte_by_byte_are_not_waited_for(closed: TlsBroker, signer: Signer) -> None:
+    with slow_clients(closed, POST % b"", b"x") as clients:
+        behave(closed, "token", signer.token(ADMIN).encode())
+        for client in clients:
+            assert until_end(client).split()[1] == b"401"
+
+
+def test_bodies_byte_by_byte_of_clients_that_may_send_them_hold_up_nobody(closed: TlsBroker, signer: Signer) -> None:
+    token = signer.token(ADMIN)
+    with slow_clients(closed, POST % f"Authorization: Bearer {token}\r\n".encode(), b"x"):
+        behave(closed, "token", token.encode())
+        assert ask(f"{closed.process.http_url}/admin/v2/clusters", token).status == 200
