@@ -193,3 +193,8 @@ def test_bodies_byte_by_byte_of_clients_that_may_send_them_hold_up_nobody(closed
     with slow_clients(closed, POST % f"Authorization: Bearer {token}\r\n".encode(), b"x"):
         behave(closed, "token", token.encode())
         assert ask(f"{closed.process.http_url}/admin/v2/clusters", token).status == 200
+    # All of them have left by now, which is nothing to search the broker for.
+    eventually(lambda: closed.process.log_path.read_text().count('"path": "/admin/v2/clusters/new"') >= SLOW)
+    log = closed.process.log_path.read_text()
+    assert "Traceback" not in log
+    assert 0 < log.count("client left during its request") < SLOW

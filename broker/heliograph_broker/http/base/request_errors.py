@@ -1,6 +1,6 @@
-"""The logger of the HTTP library: a flood of malformed requests does not fill the log, and none is shown there.
+"""The logger of the HTTP library: malformed requests and clients that leave do not fill the log, nor show there.
 
-The library would log each with a traceback and with bytes of the request, which may be the beginning of a token.
+The library would log each with a traceback, and a malformed request with its bytes, which may be those of a token.
 """
 
 from __future__ import annotations
@@ -26,15 +26,22 @@ class RequestErrors(logging.Logger):
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__("heliograph.http", logging.ERROR)
         self._malformed = EventFlood(now)
+        self._left = EventFlood(now)
 
     def handle(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, HttpProcessingError):
+        client = record.args[0] if record.msg == _WITH_ADDRESS and isinstance(record.args, tuple) else ""
+        if isinstance(error, HttpProcessingError):
+            logged, left_out = self._malformed.count()
+            if left_out:
+                log.info("further malformed requests", number=left_out)
+            if logged:
+                log.info("malformed request", client=client, kind=type(error).__name__)
+        elif isinstance(error, ConnectionError):
+            logged, left_out = self._left.count()
+            if left_out:
+                log.info("further clients left during their requests", number=left_out)
+            if logged:
+                log.info("client left during its request", client=client, error=str(error) or type(error).__name__)
+        else:
             log.error(record.getMessage(), exc_info=record.exc_info)
-            return
-        logged, left_out = self._malformed.count()
-        if left_out:
-            log.info("further malformed requests", number=left_out)
-        if logged:
-            client = record.args[0] if record.msg == _WITH_ADDRESS and isinstance(record.args, tuple) else ""
-            log.info("malformed request", client=client, kind=type(error).__name__)
