@@ -83,8 +83,9 @@ def test_a_client_without_credentials_is_refused(closed: BrokerProcess, topic: s
     [
         ("basic", "authentication by basic is not switched on here; valid here: token"),
         ("tls", "authentication by tls is not switched on here; valid here: token"),
-        ("athenz", "Heliograph does not have this authentication method; valid here: token"),
-        ("sasl", "Heliograph does not have this authentication method; valid here: token"),
+        ("athenz", "Heliograph does not have Pulsar's authentication by athenz; valid here: token"),
+        ("sasl", "Heliograph does not have Pulsar's authentication by sasl; valid here: token"),
+        ("magic", "Heliograph does not have this authentication method; valid here: token"),
     ],
 )
 def test_a_method_that_is_not_there_is_refused_by_name(closed: BrokerProcess, method: str, reason: str) -> None:

@@ -17,6 +17,8 @@ from .provider import Credentials, KeyFetches, MayNotSpeak, Provider, Unauthenti
 METHODS: Final = ("token", "tls", "basic")
 #: What clients call it if they have no credentials.
 NO_METHOD: Final = ("", "none")
+#: Those of Pulsar that there are not here. Other unknown ones are not repeated: they are what a client made up.
+REFUSED: Final = ("athenz", "sasl")
 ANONYMOUS: Final = "anonymous"
 
 #: Returns the role that is set for one of several identities, empty without one.
@@ -85,6 +87,8 @@ class Authenticator:
             raise Unauthenticated(f"authentication is required: connect with credentials; {valid}")
         if method in METHODS:
             raise Unauthenticated(f"authentication by {method} is not switched on here; {valid}")
+        if method in REFUSED:
+            raise Unauthenticated(f"Heliograph does not have Pulsar's authentication by {method}; {valid}")
         raise Unauthenticated(
             f"Heliograph does not have this authentication method; {valid}",
             f"a client asked for an unknown authentication method of {len(method)} characters",
