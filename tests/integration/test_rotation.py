@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import pulsar
 import pytest
@@ -106,10 +106,16 @@ class Worker(threading.Thread):
         assert not self.is_alive(), "a worker did not end"
 
 
+class Signing(Protocol):
+    """Signs tokens by one key: a secret, or a key of an identity provider."""
+
+    def token(self, role: str, *, expires_in_s: float) -> str: ...
+
+
 class Load:
     """Two producers, a consumer, a reader and two consumers that share keys, each with a client of its own."""
 
-    def __init__(self, broker: TlsBroker, topic: str, signer: Signer) -> None:
+    def __init__(self, broker: TlsBroker, topic: str, signer: Signing) -> None:
         self.signer = signer
         self.broker = broker
         self.topic = topic
@@ -139,7 +145,7 @@ class Load:
         self._clients.append(client)
         return client
 
-    def sign_with(self, signer: Signer) -> None:
+    def sign_with(self, signer: Signing) -> None:
         """Supply tokens of another key from now on."""
         self.signer = signer
         self._asked = [0] * len(self._asked)
@@ -233,7 +239,7 @@ class Load:
 
 
 @contextmanager
-def under_load(broker: TlsBroker, topic: str, signer: Signer) -> Iterator[Load]:
+def under_load(broker: TlsBroker, topic: str, signer: Signing) -> Iterator[Load]:
     """Run the load for the time of the block, and until all of it is received."""
     load = Load(broker, topic, signer)
     try:
@@ -257,8 +263,8 @@ def answer_to(broker: TlsBroker, token: str) -> Any:
         return next(frames_of(connection))
 
 
-def trusts(broker: TlsBroker, signer: Signer) -> bool:
-    answer = answer_to(broker, signer.token(ROLE))
+def trusts(broker: TlsBroker, signer: Signing) -> bool:
+    answer = answer_to(broker, signer.token(ROLE, expires_in_s=60))
     assert answer.command.type in (Type.CONNECTED, Type.ERROR)
     if answer.command.type == Type.ERROR:
         assert answer.body.error == wire.AuthenticationError
@@ -300,20 +306,21 @@ def first_ones(messages: list[Sent]) -> list[Sent]:
     return list(dict.fromkeys(messages))
 
 
+def prepare(broker: TlsBroker, signer: Signer) -> None:
+    """Let the role produce and consume, and producers send again what a restart left without a receipt."""
+    for path, body in (("deduplication", True), (f"permissions/{ROLE}", ["produce", "consume"])):
+        url = f"{broker.process.https_url}/admin/v2/namespaces/public/default/{path}"
+        answer = ask(url, signer.token(ADMIN), "POST", body, context=broker.context())
+        assert answer.status == 204, answer
+
+
 @pytest.mark.timeout(180)
 def test_tokens_keys_and_certificates_are_replaced_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
     topic = f"persistent://public/default/{fresh_name('rotation')}"
     keys = Keys(tmp_path)
     old = keys.signer
     with TlsBroker(tmp_path / "broker", "--tls-only", environment=keys.environment) as broker:
-        admin = f"{broker.process.https_url}/admin/v2"
-        for path, body in (
-            # A producer sends again what the restart left without a receipt.
-            ("namespaces/public/default/deduplication", True),
-            (f"namespaces/public/default/permissions/{ROLE}", ["produce", "consume"]),
-        ):
-            answer = ask(f"{admin}/{path}", old.token(ADMIN), "POST", body, context=broker.context())
-            assert answer.status == 204, answer
+        prepare(broker, old)
         with under_load(broker, topic, old) as load:
             since = connected_since(broker, topic, old)
             # A token for CONNECT, and one that is asked for on the open connection.

@@ -160,6 +160,15 @@ class OidcIssuer:
         self._keys[self._newest] = (pair(algorithm, self._rotations).private, algorithm)
         return self._newest
 
+    def withdraw_older_keys(self) -> None:
+        """Publish the newest key alone from now on."""
+        self._keys = {self._newest: self._keys[self._newest]}
+
+    @property
+    def key_id(self) -> str:
+        """The id of the key that signs its tokens now."""
+        return self._newest
+
     def public_keys(self) -> list[dict[str, Any]]:
         """Return the keys as it publishes them."""
         return [
