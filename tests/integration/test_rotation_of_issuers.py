@@ -26,8 +26,8 @@ class Issued:
         self._headers = {"kid": key_id or issuer.key_id}
 
     def token(self, role: str, *, expires_in_s: float) -> str:
-        claims = {"exp": time.time() + expires_in_s}
-        token = self._issuer.token(role, headers=self._headers, key=self._key, **claims).decode()
+        ends = time.time() + expires_in_s
+        token = self._issuer.token(role, headers=self._headers, key=self._key, exp=ends).decode()
         WATCH.secret(f"a token of {role}", token)
         return token
 
