@@ -30,13 +30,19 @@ async def keep_program_token(
     url: str,
     signer: Signer | None,
     now: datetime,
+    *,
+    renew_only: bool = False,
 ) -> None:
     """Issue a token or renew it, in a Secret that belongs to the resource. Without a signer, nothing changes.
 
-    ``url`` is the brokers' for clients. Raises :class:`.ObjectRefused`, or :class:`.client.KubeError`.
+    ``url`` is the brokers' for clients. With ``renew_only``, a Secret that exists gets a token in time, and nothing
+    else changes: the resource is paused, and its programs are to go on. Raises :class:`.ObjectRefused`, or
+    :class:`.client.KubeError`.
     """
     found = await find_secret(context, resource, program.secret)
     plan = plan_program_token(program, decoded(found), Way(url), signer, now)
+    if renew_only and (found is None or not plan.is_new):
+        return
     if plan.entries is not None:
         about = metadata(resource.body, program.secret) | {"labels": CREDENTIALS}
         await write_secret(context, resource, about, plan.entries, found, SECRET_TYPE)

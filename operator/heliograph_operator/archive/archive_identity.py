@@ -44,6 +44,15 @@ class ArchiveIdentity:
         await keep_program_token(context, resource, program, url, signer, clock.now())
         return program.secret
 
+    async def renew(self, context: Context, resource: Resource, cluster: Body) -> None:
+        """Renew the token of a paused Topic's archive, whose runs go on.
+
+        Raises :class:`.ObjectRefused`, or :class:`.client.KubeError`.
+        """
+        if needs_token(cluster) and (url := endpoint(cluster, "broker")):
+            signer = self._tokens.signer(key_of(cluster))
+            await keep_program_token(context, resource, _program(resource), url, signer, clock.now(), renew_only=True)
+
     async def revoke(self, resource: Resource, cluster: Body | None) -> None:
         """Take its grant from the role of an archive that has ended, whose last token expires within a day.
 

@@ -108,7 +108,9 @@ class ArchiveReconciler:
         if spec is None:
             return ArchiveReport()
         try:
-            if not resource.paused:
+            if resource.paused:
+                await self._identity.renew(context, resource, context.cache.get(target.cluster) or {})
+            else:
                 await self._apply(context, resource, spec, target)
             runs = await self._runs(context, resource)
         except ObjectRefused as error:

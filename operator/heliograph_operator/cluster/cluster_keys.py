@@ -96,14 +96,19 @@ class ClusterKeys:
     async def keep_programs(self, context: Context, resource: Resource, cluster: BrokerCluster, url: str) -> None:
         """Keep the tokens of the programs that are clients of the brokers; ``url`` is the brokers' for clients.
 
+        While the resource is paused, they are renewed, so that nobody loses the metrics by a pause.
+
         Raises :class:`ObjectRefused`, or :class:`.client.KubeError` if a Secret could not be written.
         """
         signer, refused = self._tokens.signer(resource.key), None
         if not cluster.spec.authentication.enabled or signer is None:
             return
+        self._check_s.setdefault(resource.key, CHECK_S)
         for program in (metrics_token(resource.key.name), backup_token(resource.key.name)):
             try:
-                await keep_program_token(context, resource, program, url, signer, self._now())
+                await keep_program_token(
+                    context, resource, program, url, signer, self._now(), renew_only=resource.paused
+                )
             except ObjectRefused as error:
                 refused = error
         if refused is not None:

@@ -133,11 +133,10 @@ class ClusterReconciler:
         refused: Problem | None = None
         applied = _Applied(Volumes())
         resource.memory.observed = None
-        if not resource.paused:
-            try:
-                applied = await self._apply(context, resource, cluster)
-            except ObjectRefused as error:
-                refused = (error.reason, str(error))
+        try:
+            applied = await self._apply(context, resource, cluster)
+        except ObjectRefused as error:
+            refused = (error.reason, str(error))
         found = await context.kube.find(STATEFUL_SET, namespace, name)
         of_pods = await context.kube.list(POD, namespace, labels=as_selector(selector(name)))
         pods = pods_of(found, of_pods)
@@ -204,15 +203,21 @@ class ClusterReconciler:
         )
 
     async def _apply(self, context: Context, resource: Resource, cluster: BrokerCluster) -> _Applied:
-        """Apply all objects. Raises :class:`ObjectRefused`."""
+        """Apply all objects, or only renew what would end while they are paused. Raises :class:`ObjectRefused`."""
+        if resource.paused:
+            await self._keep_programs(context, resource, cluster)
+            return _Applied(Volumes())
         try:
             return await self._apply_objects(context, resource, cluster)
         except ObjectRefused:
-            # Brokers that run go on, and tokens would end.
-            if url := (resource.status.get("endpoints") or {}).get("broker"):
-                with suppress(ObjectRefused):
-                    await self._keys.keep_programs(context, resource, cluster, url)
+            with suppress(ObjectRefused):
+                await self._keep_programs(context, resource, cluster)
             raise
+
+    async def _keep_programs(self, context: Context, resource: Resource, cluster: BrokerCluster) -> None:
+        """Keep the tokens of programs while nothing is applied: brokers that run go on, and tokens would end."""
+        if url := (resource.status.get("endpoints") or {}).get("broker"):
+            await self._keys.keep_programs(context, resource, cluster, url)
 
     async def _apply_objects(self, context: Context, resource: Resource, cluster: BrokerCluster) -> _Applied:
         """Apply all objects, except while an earlier StatefulSet still has to go."""

@@ -12,6 +12,7 @@ from heliograph_api.policies.grants import AuthPolicies, with_namespace_grants, 
 from heliograph_api.resources.archive_consent_spec import ArchiveJobsSpec
 from heliograph_api.resources.archive_spec import ArchiveSpec
 from heliograph_api.resources.backup_spec import BackupSpec
+from heliograph_operator.act.controller import Outcome
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.archive.archive_identity import ArchiveIdentity
 from heliograph_operator.archive.archive_reconciler import ArchiveReconciler
@@ -20,7 +21,7 @@ from heliograph_operator.decide.archive_cron_job import ArchiveSite, Source, cro
 from heliograph_operator.decide.backup_jobs import BackupPods, push_job
 from heliograph_operator.decide.program_tokens import archive_token, backup_token, metrics_token
 from heliograph_operator.decide.signed_tokens import Issued
-from heliograph_operator.decide.token_secrets import decoded
+from heliograph_operator.decide.token_secrets import decoded, encoded
 from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import READY, condition
 from heliograph_operator.objects.kinds import FINALIZER, Body, Key, Kind
@@ -56,14 +57,17 @@ class Team:
         self.tokens = tokens(lambda: self.now)
         self.keys = ClusterKeys(self.tokens, lambda: self.now)
 
-    async def cluster(self) -> None:
+    async def cluster(self) -> Outcome:
         """Reconcile the BrokerCluster."""
         context, before = self.server.context(), self.server.objects[CLUSTER]
         self.tokens.seen(None, before)
         reconciler = cluster_reconciler(OneBroker(self.broker), self.keys)
-        await reconciler.reconcile(context, resource_of(context, CLUSTER))
+        outcome = await reconciler.reconcile(context, resource_of(context, CLUSTER))
         status = self.server.objects[CLUSTER].get("status", {})
-        self.server.objects[CLUSTER] = {**before, "status": {**status, **before["status"]}}
+        # No pod runs here that would have them.
+        kept = {name: before["status"][name] for name in ("endpoints", "readyReplicas") if name in before["status"]}
+        self.server.objects[CLUSTER] = {**before, "status": {**status, **kept}}
+        return outcome
 
     async def topic(self) -> Resource:
         """Reconcile the Topic, as an operator with archives."""
@@ -111,6 +115,40 @@ async def test_a_token_is_not_valid_for_longer_than_the_brokercluster_allows() -
     team.now += timedelta(minutes=2)
     await team.cluster()
     assert team.issued(METRICS.secret) == first
+
+
+async def test_a_pause_does_not_shut_programs_out() -> None:
+    """Their tokens would end a day later; nothing else is changed, and nothing is made that was not there."""
+    team = Team()
+    await team.cluster()
+    team.server.change(CLUSTER, annotations={"heliograph.dev/paused": "true"})
+    del team.server.objects[Key("Secret", "team", BACKUP.secret)]
+    first, written = team.issued(METRICS.secret), len(team.server.written)
+    team.now += 7 * HOUR
+    await team.cluster()
+    assert team.issued(METRICS.secret) == first
+    team.now += HOUR
+    # As an operator that has just started.
+    team.tokens = tokens(lambda: team.now)
+    team.keys = ClusterKeys(team.tokens, lambda: team.now)
+    outcome = await team.cluster()
+    assert team.issued(METRICS.secret).issued == team.now
+    assert team.server.written[written:] == [Key("Secret", "team", METRICS.secret)]
+    assert outcome.requeue_s is not None
+    assert outcome.requeue_s <= 60
+    status = condition(team.server.objects[CLUSTER]["status"], READY)
+    assert status["reason"] == "Paused"
+
+
+async def test_a_program_that_a_pause_would_shut_out_is_named() -> None:
+    team = Team()
+    await team.cluster()
+    team.server.change(CLUSTER, annotations={"heliograph.dev/paused": "true"})
+    team.server.forbidden.add(Key("Secret", "team", METRICS.secret))
+    await team.cluster()
+    status = condition(team.server.objects[CLUSTER]["status"], READY)
+    assert status["reason"] == "Paused"
+    assert METRICS.secret in status["message"]
 
 
 async def test_brokers_come_up_also_if_a_secret_of_a_program_may_not_be_written() -> None:
@@ -220,6 +258,28 @@ async def test_an_archive_may_consume_its_topic_and_nothing_else() -> None:
     team.broker.granted.clear()
     await team.topic()
     assert team.broker.granted == []
+
+
+async def test_the_runs_of_an_archive_go_on_while_its_topic_is_paused() -> None:
+    cluster, *bodies = archived()
+    team = Team(*bodies, cluster=cluster)
+    await team.cluster()
+    await team.topic()
+    team.server.change(TOPIC, annotations={"heliograph.dev/paused": "true"})
+    first = team.issued(ARCHIVE.secret)
+    team.server.objects[TOPIC]["spec"]["archive"]["schedule"] = "@hourly"
+    # The archive's clock is the machine's: a token that was issued long before stands for one.
+    signer = team.tokens.signer(CLUSTER)
+    assert signer is not None
+    old = signer.sign(ARCHIVE.role, 24 * HOUR, team.now - 9 * HOUR)
+    secret = Key("Secret", "team", ARCHIVE.secret)
+    team.server.objects[secret]["data"] |= encoded({"token": old})
+    await team.topic()
+    assert team.issued(ARCHIVE.secret).expires >= first.expires
+    assert team.server.objects[CRON_JOB]["spec"]["schedule"] == "@daily"
+    del team.server.objects[secret]
+    await team.topic()
+    assert secret not in team.server.objects
 
 
 async def test_the_grant_of_an_archive_that_ends_is_taken_back() -> None:
