@@ -321,6 +321,13 @@ class AdminClient:
         else:
             await self.request("DELETE", path)
 
+    async def subscription_roles(self, namespace: str) -> dict[str, list[str]]:
+        """Return the only roles that may use a subscription, for each that has such."""
+        found: dict[str, list[str]] = await self.request(
+            "GET", f"/admin/v2/namespaces/{namespace}/permissions/subscription"
+        )
+        return found
+
     async def set_subscription_roles(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
         """Set the only roles that may use a subscription of this name."""
         path = f"/admin/v2/namespaces/{namespace}/permissions/subscription/{encoded(subscription)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final, TypeVar
@@ -21,7 +22,14 @@ from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicNa
 
 from heliograph_operator import operator_metrics
 from heliograph_operator.decide.resource_stats import ResourceStats, stats_of, totals_of
-from heliograph_operator.decide.user_grants import Change, Grants, NamespaceGrant, TopicGrant, grants_by_role
+from heliograph_operator.decide.user_grants import (
+    Change,
+    Grants,
+    NamespaceGrant,
+    SubscriptionRoles,
+    TopicGrant,
+    grants_by_role,
+)
 from heliograph_operator.objects.backoff import UNREACHABLE
 from heliograph_operator.objects.targets import CONNECTION
 
@@ -101,6 +109,7 @@ class BrokerSession:
         self._batch_s = batch_s
         self._listing: Listing | None = None
         self._listing_lock = asyncio.Lock()
+        self._subscriptions_lock = asyncio.Lock()
         self._failures = 0
         self._unreachable_since = 0.0
         self._paused_until = 0.0
@@ -231,12 +240,18 @@ class BrokerSession:
                 elif isinstance(each, TopicGrant):
                     await client.grant_topic(TopicName.parse(each.topic), role, each.actions)
                 elif each.roles:
-                    await client.set_subscription_roles(each.namespace, each.subscription, each.roles)
+                    # Another User may have added itself since the listing.
+                    have = (await client.subscription_roles(each.namespace)).get(each.subscription, [])
+                    if role not in have:
+                        await client.set_subscription_roles(each.namespace, each.subscription, [*have, role])
                 else:
                     await client.remove_subscription_role(each.namespace, each.subscription, role)
 
+        # The roles of a subscription are one list, which is read and written.
+        shares = any(isinstance(each, SubscriptionRoles) for each in wanted)
         try:
-            await self._call("grant", call)
+            async with self._subscriptions_lock if shares else nullcontext():
+                await self._call("grant", call)
         finally:
             self._changed_at = asyncio.get_running_loop().time()
 

@@ -54,7 +54,10 @@ class TopicGrant:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRoles:
-    """Sets the roles of a subscription, or takes the role from it if there are none."""
+    """Adds the role to those of a subscription, which are then ``roles``, or takes it from them if there are none.
+
+    Others that were added since are kept.
+    """
 
     namespace: str
     subscription: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
@@ -11,6 +12,7 @@ from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
 from heliograph_operator.act.pulsar_session import PulsarSession
+from heliograph_operator.decide.user_grants import SubscriptionRoles
 
 from tests.simulation.operator.virtual_time import VirtualLoop
 from tests.support.polling import DEADLINE_S
@@ -97,6 +99,41 @@ async def test_a_session_that_has_ended_does_nothing_any_more(used: bool) -> Non
     for request in (session.listing(now), session.delete("Tenant", "shop", force=True)):
         with pytest.raises(AdminUnreachable, match="the session with http://broker was closed"):
             await request
+
+
+class Subscriptions(BrokerSession):
+    """A session with a broker that keeps the roles of subscriptions, and answers one step later."""
+
+    def __init__(self) -> None:
+        super().__init__("http://broker", 0.0)
+        self.roles: dict[str, list[str]] = {}
+        self._client.request = self._request  # type: ignore[method-assign]
+
+    async def _request(self, method: str, path: str, *, body: Any = None, **_: object) -> Any:
+        before = {name: list(roles) for name, roles in self.roles.items()}
+        await asyncio.sleep(0)
+        if method == "POST":
+            self.roles[path.rpartition("/")[2]] = body
+        elif method == "DELETE":
+            name, role = path.rsplit("/", 2)[1:]
+            self.roles[name] = [each for each in self.roles[name] if each != role]
+        return before
+
+
+async def test_users_that_state_the_same_subscription_at_once_all_have_it() -> None:
+    """Each of them read the roles before the others wrote theirs."""
+    session = Subscriptions()
+    session.roles = {"archive": ["others", "gone"]}
+    roles = [f"user{at}" for at in range(5)]
+    stale = [SubscriptionRoles("shop/payments", "archive", ("others", "gone", role)) for role in roles]
+    removed = SubscriptionRoles("shop/payments", "archive", ())
+    gained = [session.grant(role, [each]) for role, each in zip(roles, stale, strict=True)]
+    await asyncio.gather(*gained[:3], session.grant("gone", [removed]), *gained[3:])
+    assert session.roles == {"archive": ["others", *roles]}
+    # Once more changes nothing.
+    await session.grant(roles[0], stale[:1])
+    assert session.roles == {"archive": ["others", *roles]}
+    await session.close()
 
 
 @pytest.mark.parametrize("force", [True, False])
