@@ -15,6 +15,7 @@ import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import fresh_name
 from tests.support.passwords import write_users
 from tests.support.polling import DEADLINE_S, eventually
 from tests.support.tls_broker import TlsBroker, until_end
@@ -259,6 +260,26 @@ def test_malformed_requests_are_refused_and_neither_fill_nor_show_in_the_log(clo
     assert b"Traceback" not in logged
     # Malformed requests, and those without credentials.
     assert len(logged.splitlines()) <= flood.most_lines(kinds=2)
+
+
+def test_nobody_states_an_address_of_its_own(closed: BrokerProcess, signer: Signer) -> None:
+    forged = "203.0.113.7"
+    headers = dict.fromkeys(("X_Forwarded_For", "X_Real_IP", "X_Client_IP", "X_Cluster_Client_IP", "Via"), forged)
+    path = f"{closed.http_url}/admin/v2/tenants/{fresh_name()}"
+    body = {"allowedClusters": ["standalone"]}
+    assert ask(path, signer.token(ADMIN), "PUT", body, Forwarded=f"for={forged}", **headers).status == 204
+    assert ask(path, "x.y.z", Forwarded=f"for={forged}", **headers).status == 401
+    announced = f"PROXY TCP4 {forged} 203.0.113.1 56324 6650\r\n".encode()
+    with http_socket(closed) as client:
+        client.sendall(announced + b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert until_end(client).split()[1] == b"400"
+    with WireClient(closed.service_url, connect=False) as client:
+        client.send_raw(announced)
+        client.expect_end()
+    log = closed.log_path.read_text()
+    assert forged not in log
+    [line] = [line for line in log.splitlines() if '"status": 204' in line and path.rpartition("/")[2] in line]
+    assert '"address": "127.0.0.1"' in line
 
 
 def refused_after(broker: BrokerProcess, *sent: tuple[int, dict[str, Any]]) -> str:

@@ -160,6 +160,19 @@ def test_refused_http_connections_say_why(broker_factory: Callable[..., BrokerPr
     assert answer.endswith(b"Reached the maximum number of connections: 5 (max_connections)\n")
 
 
+def test_an_address_that_a_header_states_has_no_room_of_its_own(
+    broker_factory: Callable[..., BrokerProcess],
+) -> None:
+    broker = broker_factory(environment={"HELIOGRAPH_MAX_CONNECTIONS_PER_ADDRESS": "5"})
+    broker.start()
+    request = b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 203.0.113.%d\r\n\r\n"
+    with sockets(broker.http_url, 6) as made:
+        for number, connection in enumerate(made[:5]):
+            connection.sendall(request % number)
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+        assert b"(max_connections_per_address)" in received_until_end(made[5])
+
+
 def test_the_limit_of_descriptors_is_raised(broker_factory: Callable[..., BrokerProcess]) -> None:
     broker = broker_factory(descriptors=(100, 900))
     broker.start()
