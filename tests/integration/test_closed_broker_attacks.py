@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import socket
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -225,6 +227,25 @@ def test_nothing_is_decompressed_for_anybody(closed: BrokerProcess, signer: Sign
             assert client.recv(1000).split()[1] == status
             client.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
             assert client.recv(1000).split()[1] == b"200"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_large_bodies_are_for_superusers(closed: BrokerProcess, signer: Signer, chunked: bool) -> None:
+    path = f"{closed.http_url}{NAMESPACES}/grantPermissionsOnTopics"
+    permission = {"topic": "missing", "role": "r", "actions": ["consume"]}
+    body = json.dumps([permission] * 20_000).encode()
+    for role, status in (("nobody", 413), (ADMIN, 404)):
+        sent: Any = iter([body[:1000], body[1000:]]) if chunked else body
+        headers = {"Authorization": f"Bearer {signer.token(role)}"} | (
+            {"Transfer-Encoding": "chunked"} if chunked else {}
+        )
+        url = urlsplit(path)
+        connection = HTTPConnection(url.netloc, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("POST", url.path, sent, headers, encode_chunked=chunked)
+            assert connection.getresponse().status == status
+    # Everybody may send the usual ones.
+    assert ask(path, signer.token("nobody"), "POST", [permission] * 1000).status == 403
 
 
 def test_a_body_as_it_is_may_say_so(closed: BrokerProcess, signer: Signer) -> None:

@@ -12,7 +12,7 @@ from heliograph_api.broker_config import BrokerConfig
 from heliograph_broker.http.base.access import AUTHORIZER, authorized
 from heliograph_broker.http.base.audit import audit_log
 from heliograph_broker.http.base.authentication import authentication
-from heliograph_broker.http.base.bodies import uncompressed
+from heliograph_broker.http.base.bodies import BODIES, BodyRoom, uncompressed
 from heliograph_broker.http.base.challenges import METHODS
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
 from heliograph_broker.http.base.errors import errors_as_json
@@ -95,6 +95,7 @@ def create_app(
     app = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
     if security is not None:
         _close(app, security)
+        app[BODIES] = BodyRoom()
     app[BROKER] = broker
     app[CONFIG] = config
     app[ENDPOINTS] = endpoints
@@ -165,6 +166,7 @@ def create_metrics_app(app: web.Application, security: Security | None = None) -
     only = web.Application(middlewares=[errors_as_json, *_guards(security, app[BROKER].roles.activity)])
     if security is not None:
         _close(only, security)
+        only[BODIES] = app[BODIES]
     only[BROKER] = app[BROKER]
     only[RATES] = app[RATES]
     only[metrics.LAG] = app[metrics.LAG]

@@ -24,6 +24,7 @@ from heliograph_broker.security.authorization.needs import (
 )
 
 from .authentication import AUTHENTICATOR, IDENTITY
+from .bodies import BODIES, limited, too_large
 from .challenges import valid_here
 from .context import BROKER, namespace_of, tenant_of, topic_of
 from .errors import ApiError, refusal
@@ -77,10 +78,23 @@ async def authorized(request: web.Request, handler: Handler) -> web.StreamRespon
         return refusal(401, f"the request needs credentials; {valid_here(request)}")
     on = NOWHERE if need in _ON_NOTHING else ((described is not None and described.on) or of_path)(request)
     require(request, need, on)
-    if need is not Need.NOTHING and request.can_read_body:
+    if need is Need.NOTHING or not request.can_read_body:
+        return await handler(request)
+    if request.app[AUTHORIZER].explain(request[IDENTITY], Need.SUPERUSER, NOWHERE).allowed:
+        return await _with_body(request, handler, need, on)
+    request = limited(request)
+    async with request.app[BODIES].taken(request[IDENTITY].role, request.content_length):
+        return await _with_body(request, handler, need, on)
+
+
+async def _with_body(request: web.Request, handler: Handler, need: Need, on: Resource) -> web.StreamResponse:
+    """Read the body, and handle the request if its client may still send it. Raises :class:`ApiError`."""
+    try:
         # The client decides how long this takes, and may lose the right meanwhile, or the credentials their validity.
         await request.read()
-        _require_still(request, need, on)
+    except web.HTTPRequestEntityTooLarge:
+        raise too_large() from None
+    _require_still(request, need, on)
     return await handler(request)
 
 
