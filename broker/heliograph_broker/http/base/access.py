@@ -31,6 +31,19 @@ from .errors import ApiError, refusal
 from .operations import operation_of
 
 AUTHORIZER: Final[web.AppKey[Authorizer]] = web.AppKey("authorizer", Authorizer)
+
+
+class Admission:
+    """Whether a request was found to have a right that not everybody with credentials has: else it changes nothing."""
+
+    __slots__ = ("given",)
+
+    def __init__(self) -> None:
+        self.given = False
+
+
+#: Shared by a request and its copies. Requests have it while authorization is on.
+ADMISSION: Final[web.RequestKey[Admission]] = web.RequestKey("admission", Admission)
 _ON_NOTHING: Final = frozenset({Need.NOTHING, Need.IDENTITY, Need.MONITOR, Need.BACKUP, Need.SUPERUSER})
 """The needs that do not depend on an object."""
 
@@ -63,11 +76,14 @@ def require(request: web.Request, need: Need, on: Resource) -> None:
     decision = authorizer.decide(identity, need, on)
     if not decision.allowed:
         raise ApiError(403, decision.rule)
+    if need is not Need.IDENTITY:
+        request[ADMISSION].given = True
 
 
 @web.middleware
 async def authorized(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse a request whose client has no identity, or lacks what its operation needs (:class:`ApiError` 403)."""
+    request[ADMISSION] = Admission()
     described = operation_of(request.match_info.handler)
     need = described.needs if described is not None and described.needs is not None else Need.SUPERUSER
     if request.match_info.http_exception is not None:

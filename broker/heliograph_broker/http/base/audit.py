@@ -3,7 +3,7 @@
 It says who (role, method of authentication, proxy), what (method, path, the parameters that the operation knows), from
 where, and how it was answered. Never the body, never a parameter that the operation does not know: both may be secret.
 
-Requests that were refused for a missing right, and so have changed nothing, are logged for each role and for unknown
+Requests for which no right was found, and that so have changed nothing, are logged for each role and for unknown
 clients a few times in a while, and counted beyond: anybody can send as many as they want. All others are logged always.
 """
 
@@ -19,6 +19,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from heliograph_broker.security.event_floods import EventFloods
 
+from .access import ADMISSION
 from .authentication import IDENTITY
 from .operations import operation_of
 
@@ -41,7 +42,9 @@ def audit_log(now: Callable[[], float]) -> Middleware:
     refused = EventFloods(now)
 
     def log_outcome(request: web.Request, status: int) -> None:
-        if status in _WITHOUT_RIGHT or request.match_info.http_exception is not None:
+        admission = request.get(ADMISSION)
+        unadmitted = admission is not None and not admission.given
+        if unadmitted or status in _WITHOUT_RIGHT or request.match_info.http_exception is not None:
             identity = request.get(IDENTITY)
             role = identity.role if identity is not None else ""
             logged, left_out = refused.count(role)
