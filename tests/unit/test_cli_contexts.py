@@ -258,7 +258,7 @@ def test_contexts_are_set_used_listed_shown_and_deleted(run: CommandLine, file: 
     assert run("context", "set", "prod", *where, "--token-file", tmp_path / "t") == Ran(0, "context/prod created\n", "")
     assert run("context", "set", "local", "--http-url", "http://127.0.0.1:8080").code == 0
     assert run("context", "show").err == (
-        "heliograph: no context is current; 'heliograph context use NAME' makes one so\n"
+        "heliograph: no context is current; choose one with 'heliograph context use NAME'\n"
     )
     assert run("context", "use", "prod").out == "context/prod is the current one\n"
     prod = {

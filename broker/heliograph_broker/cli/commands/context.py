@@ -167,7 +167,7 @@ def show_context(
     contexts = read_contexts(path)
     name = name or given_flags(typer_context).context or os.environ.get(CONTEXT_VARIABLE, "") or contexts.current
     if not name:
-        raise CliError("no context is current; 'heliograph context use NAME' makes one so")
+        raise CliError("no context is current; choose one with 'heliograph context use NAME'")
     print_json({"name": name, **contexts.get(name, path).document()})
 
 
