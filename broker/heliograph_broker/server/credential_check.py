@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+import structlog
+
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.security.authorization.needs import Need, on_namespace, on_topic
 from heliograph_broker.security.identity import Identity
@@ -19,6 +21,8 @@ from heliograph_broker.security.security import Security
 from .commands.authentication_commands import challenge, end_expired
 from .connection import Connection
 from .session import Session
+
+log = structlog.get_logger(__name__)
 
 #: Longest time (s) after which a change of rights shows on producers and consumers that are open.
 _RIGHTS_CHECK_S = 1.0
@@ -56,26 +60,37 @@ class CredentialCheck:
             timer.cancel()
 
     def _check_expiry(self) -> None:
-        # First of all: a defect that one client meets must not end the checks of all.
+        # First of all: a defect must not end the checks of all.
         self._timers[0] = self._loop.call_later(self._security.refresh_check_s, self._check_expiry)
         # For the next check.
         self._refreshing = self._loop.create_task(self._security.authenticator.refresh())
         now_ms = self._clock.now_ms()
+
+        def check(connection: Connection, session: Session) -> None:
+            if not self._is_over(session.known_identity, now_ms):
+                # A wall clock that was set back made them good again: should they end again, the client has its time.
+                session.overdue = False
+            elif session.overdue:
+                end_expired(session)
+            else:
+                session.overdue = True
+                if session.renews:
+                    challenge(session)
+
+        self._check_each(check)
+
+    def _check_each(self, check: Callable[[Connection, Session], None]) -> None:
+        """Check all clients; one for which that fails may not go on, and leaves the others to be checked."""
         for connection in list(self._connections()):
             session = connection.session
             assert isinstance(session, Session)
             if not connection.connected or not connection.alive:
                 continue
-            if not self._is_over(session.known_identity, now_ms):
-                # A wall clock that was set back made them good again: should they end again, the client has its time.
-                session.overdue = False
-                continue
-            if session.overdue:
-                end_expired(session)
-                continue
-            session.overdue = True
-            if session.renews:
-                challenge(session)
+            try:
+                check(connection, session)
+            except Exception:
+                log.exception("the check of a client's rights failed", client=connection.address)
+                connection.close("internal error")
 
     def _is_over(self, identity: Identity, now_ms: int) -> bool:
         """Return whether the client has to show credentials again."""
@@ -88,16 +103,14 @@ class CredentialCheck:
         version = self._broker.directory.rights_version
         if version != self._rights_seen:
             self._rights_seen = version
+            self._check_each(self._check_rights_of)
             self._changed()
-            for connection in list(self._connections()):
-                session = connection.session
-                assert isinstance(session, Session)
-                if not connection.connected or not connection.alive:
-                    continue
-                if self._security.authenticator.has_another_role(session.known_identity):
-                    connection.close("the role that is set for its client has changed")
-                    continue
-                self._close_what_is_lost(session)
+
+    def _check_rights_of(self, connection: Connection, session: Session) -> None:
+        if self._security.authenticator.has_another_role(session.known_identity):
+            connection.close("the role that is set for its client has changed")
+        else:
+            self._close_what_is_lost(session)
 
     def _close_what_is_lost(self, session: Session) -> None:
         identity, decide = session.known_identity, self._security.authorizer.decide

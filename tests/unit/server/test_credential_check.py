@@ -12,6 +12,8 @@ from heliograph_broker.security.authentication.failure_log import FailureLog
 from heliograph_broker.security.authorization.authorizer import Authorizer
 from heliograph_broker.security.identity import Identity
 from heliograph_broker.security.security import Security
+from heliograph_broker.server import credential_check
+from heliograph_broker.server.commands.authentication_commands import challenge
 from heliograph_broker.server.connection import Connection
 from heliograph_broker.server.credential_check import CredentialCheck
 from heliograph_broker.server.session import Session
@@ -33,8 +35,10 @@ class Checked:
         self.server = VirtualServer(core)
         self.clients: list[FarSide] = []
         broker = core.broker
+        self.directory = broker.directory
+        self.authenticator = Authenticator([])
         security = Security(
-            Authenticator([]), Authorizer(broker.directory, []), FailureLog(core.clock), CHECK_MS / 1000
+            self.authenticator, Authorizer(broker.directory, []), FailureLog(core.clock), CHECK_MS / 1000
         )
         loop = cast(asyncio.AbstractEventLoop, self.server.loop)
         self.check = CredentialCheck(loop, broker, security, self.connections, lambda: None)
@@ -55,13 +59,14 @@ class Checked:
         return far
 
     def kinds_after(self, far: FarSide, ms: int) -> set[int]:
-        """Let time pass, in which the client answers pings; return what else it was sent."""
+        """Let time pass, in which clients answer pings; return what else this one was sent."""
         kinds: set[int] = set()
         for _ in range(ms // 10_000):
             self.server.advance(10_000)
             kinds |= {frame.command.type for frame in far.take()}
-            if not far.closing:
-                far.send(Type.PONG)
+            for each in self.clients:
+                if not each.closing:
+                    each.send(Type.PONG)
         return kinds - {Type.PING, Type.PONG}
 
 
@@ -103,3 +108,36 @@ def test_a_wall_clock_that_goes_back_prolongs_credentials_and_closes_nothing(che
     assert checked.kinds_after(far, 2 * HOUR_MS - CHECK_MS) == set()
     assert not far.closing
     assert checked.kinds_after(far, 3 * CHECK_MS) == {Type.ERROR}
+
+
+def test_a_defect_that_one_client_meets_ends_it_and_not_the_checks_of_others(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlucky, other = checked.client(renews=True), checked.client(renews=True)
+
+    def fails_for_unlucky(session: Session) -> None:
+        if session is unlucky.connection.session:
+            raise RuntimeError("a defect")
+        challenge(session)
+
+    monkeypatch.setattr(credential_check, "challenge", fails_for_unlucky)
+    assert checked.kinds_after(other, HOUR_MS) == {Type.AUTH_CHALLENGE}
+    assert unlucky.closing
+    assert not other.closing
+
+
+def test_a_defect_that_one_client_meets_leaves_nobody_else_a_right_that_is_lost(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlucky, other = checked.client(renews=True), checked.client(renews=True)
+
+    def fails_for_unlucky(identity: Identity) -> bool:
+        if identity is cast(Session, unlucky.connection.session).identity:
+            raise RuntimeError("a defect")
+        return True
+
+    monkeypatch.setattr(checked.authenticator, "has_another_role", fails_for_unlucky)
+    checked.directory.rights_version += 1
+    checked.kinds_after(other, 10_000)
+    assert unlucky.closing
+    assert other.closing
