@@ -150,12 +150,25 @@ class ClusterKeys:
         if (until := self._waits(resource.key, private, public)) is not None:
             return replace(plan, to_ask=None, due=until)
         made = {each.id for each in plan.keys} - {each.id for each in read_private(decoded(private))}
-        await write_secret(context, resource, metadata(body, private_name(name)), private_data(plan.keys), private)
+        try:
+            await write_secret(context, resource, metadata(body, private_name(name)), private_data(plan.keys), private)
+        except (ObjectRefused, KubeError):
+            self._stop_signing(resource, plan)
+            raise
+        if plan.signer is None or plan.signer.id in {each.id for each in read_public(decoded(public))}:
+            # Whatever becomes of the next write: the key before may have retired with this one.
+            self._use(context, resource, cluster, plan)
         await write_secret(context, resource, metadata(body, public_name(name)), public_data(plan.published), public)
         if any(each.private for each in plan.keys if each.id in made):
             await context.events.emit(body, "TokenKeyMade", "a key for tokens was made; brokers get its public half")
         self._use(context, resource, cluster, plan)
         return plan
+
+    def _stop_signing(self, resource: Resource, plan: KeyPlan) -> None:
+        """Sign nothing for now by a key that a write retires which may have taken effect."""
+        signer = self._tokens.signer(resource.key)
+        if signer is not None and (plan.signer is None or plan.signer.id != signer.key):
+            self._tokens.use(resource.body, None)
 
     def _waits(self, key: Key, private: Body | None, public: Body | None) -> datetime | None:
         """Return until when nothing is written, as all keys may be about to be revoked; None: it may be.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,9 +23,9 @@ from heliograph_operator.cluster.cluster_keys import CHECK_S, REVOKED_WITHIN, Cl
 from heliograph_operator.decide.signed_tokens import Signer
 from heliograph_operator.decide.token_keys import PUBLIC, SETTLE, KeyPlan, SigningKey
 from heliograph_operator.decide.token_secrets import decoded
-from heliograph_operator.kube.client import KubeRefused
+from heliograph_operator.kube.client import KubeError, KubeRefused
 from heliograph_operator.objects.conditions import READY, condition
-from heliograph_operator.objects.kinds import FINALIZER, Key, Kind
+from heliograph_operator.objects.kinds import FINALIZER, Body, Key, Kind
 
 from .api_server import ApiServer, resource_of
 from .bodies import body
@@ -246,6 +247,37 @@ async def test_keys_are_rotated_under_tokens_that_stay_valid() -> None:
     await reconcile(server, keys)
     assert after.key in json.dumps(decoded(server.objects[PUBLISHED]))
     assert signer.key not in json.dumps(decoded(server.objects[PUBLISHED]))
+
+
+@pytest.mark.parametrize("refused", [PRIVATE, PUBLISHED])
+async def test_a_key_that_may_have_retired_signs_nothing_any_more(refused: Key) -> None:
+    """The write that retires it has no answer, or the one after it is refused for as long as nobody looks."""
+
+    class Refusing(ApiServer):
+        refuses = False
+
+        async def replace(self, kind: Kind, body: Body, subresource: str = "") -> dict[str, Any]:
+            if self.refuses and body["metadata"]["name"] == refused.name:
+                if refused == PRIVATE:
+                    await super().replace(kind, body, subresource)
+                    raise KubeError("the API server does not answer")
+                raise KubeRefused(403, "Forbidden", "secrets is forbidden")
+            return await super().replace(kind, body, subresource)
+
+    clock, server = Clock(), Refusing(closed())
+    held = tokens(clock)
+    keys = Accepting(held, clock)
+    await reconcile(server, keys)
+    first = held.signer(CLUSTER)
+    clock.now += 91 * DAY
+    await reconcile(server, keys)
+    clock.now += SETTLE
+    server.refuses = True
+    with suppress(KubeError):
+        await reconcile(server, keys)
+    now = held.signer(CLUSTER)
+    assert first is not None
+    assert now is None or now.key != first.key
 
 
 @pytest.mark.parametrize("every", ["3000000d", "9223372036854775807ms"])
