@@ -9,6 +9,7 @@ from .consent import refusal
 from .kinds import CLUSTER_KINDS, OF_BROKERS, USER, Body, Key, annotation, is_deleted, is_managed, key_of, owned
 from .ownership import OwnershipIndex, Stake
 from .targets import claim_of, is_established, other_clusters, parent_of
+from .user_places import cluster_of
 
 #: Number of uids of deleted objects that are remembered, to ignore late news of them.
 _DELETED_REMEMBERED: Final = 10_000
@@ -103,6 +104,10 @@ class ResourceCache:
         """Return the BrokerCluster or BrokerConnection whose broker a reconcile asks; None if that is not known yet."""
         if key.kind in CLUSTER_KINDS:
             return key
+        if key.kind == USER.name:
+            # It stands for no object, and asks all the same.
+            user = self._bodies.get(key)
+            return cluster_of(user) if user is not None else None
         stake = self.ownership.stake(key)
         return stake.claim.cluster if stake is not None else None
 

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+from heliograph_operator.act.work_queue import WorkQueue
 from heliograph_operator.objects.kinds import FINALIZER, Key, key_of
 from heliograph_operator.objects.ownership import Claim
 from heliograph_operator.objects.resource_cache import ResourceCache
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.polling import DEADLINE_S
+
 from .bodies import body, cluster, namespace, tenant, topic
 
 MAIN = Key("BrokerCluster", "team", "main")
 CLAIM = Claim(MAIN, "Topic", "persistent://shop/payments/orders")
+
+
+async def test_users_of_a_slow_broker_do_not_take_the_turn_of_others() -> None:
+    cache = ResourceCache()
+    queue: WorkQueue[Key] = WorkQueue(1, cache.broker_cluster)
+    for name, of in (("a", "slow"), ("b", "slow"), ("c", "main")):
+        cache.put(body("User", name, {"clusterRef": {"name": of}}))
+        queue.add(Key("User", "team", name))
+    cache.put(body("User", "d", {"clusterRef": {"name": "main", "namespace": "team"}}, namespace="other"))
+    queue.add(Key("User", "other", "d"))
+    taken = [await asyncio.wait_for(queue.take(), DEADLINE_S) for _ in range(2)]
+    assert taken == [Key("User", "team", "a"), Key("User", "team", "c")]
+    queue.done(taken[1])
+    assert await asyncio.wait_for(queue.take(), DEADLINE_S) == Key("User", "other", "d")
 
 
 def test_children_are_known_before_their_parent_and_after_it() -> None:
