@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from cryptography import x509
@@ -45,6 +45,9 @@ CERTIFICATE_VALID: Final = timedelta(days=90)
 LAST: Final = timedelta(days=10)
 #: Authorities that are trusted at the same time; no further one is made while there is a certificate to use.
 MAX_AUTHORITIES: Final = 6
+#: The times that are read from a Secret; before and after them is no room for what is added.
+_FIRST: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,14 +250,18 @@ def read_private(data: Mapping[str, str]) -> list[Authority]:
 def _authority(fields: Mapping[str, Any]) -> Authority | None:
     try:
         certificate = x509.load_pem_x509_certificate(str(fields["certificate"]).encode())
-        settled = read_timestamp(fields["settled"])
-        retired = read_timestamp(fields["retired"]) if fields.get("retired") else None
+        settled = _time(fields["settled"])
+        retired = _time(fields["retired"]) if fields.get("retired") else None
         private = str(fields.get("private") or "")
         if private and not has_key(certificate, private):
             private = ""
     except (ValueError, KeyError):
         return None
     return Authority(certificate, settled, retired, private) if private or retired else None
+
+
+def _time(text: object) -> datetime:
+    return max(_FIRST, min(read_timestamp(text), _LAST))
 
 
 def has_key(certificate: x509.Certificate, private: str) -> bool:

@@ -21,6 +21,7 @@ from heliograph_operator.decide.authorities import (
     STORED,
     Authority,
     AuthorityPlan,
+    InUse,
     certificates_in,
     new_authority,
     plan_authorities,
@@ -357,6 +358,17 @@ def test_what_is_stored_can_be_read_and_has_nothing_else() -> None:
 )
 def test_what_cannot_be_read_counts_as_lost(text: str) -> None:
     assert read_private({STORED: text}) == []
+
+
+@pytest.mark.parametrize("field", ["settled", "retired"])
+@pytest.mark.parametrize("time", ["9999-12-31T00:00:00Z", "0001-01-01T00:00:00Z"])
+def test_a_time_that_somebody_wrote_by_hand_stops_nothing(field: str, time: str) -> None:
+    stored = json.loads(private_data([new_authority("team/main", START)])[STORED])
+    (authority,) = read_private({STORED: json.dumps([{**stored[0], field: time}])}) or (None,)
+    known = [authority] if authority is not None else []
+    assert plan_authorities(known, (), (), None, START, lambda at: new_authority("team/main", at)).issuer is not None
+    in_use = InUse(known[0].certificate, usable=True) if known else None
+    plan_authorities(known, (), None, in_use, START + 729 * DAY, lambda at: new_authority("team/main", at))
 
 
 def test_a_key_of_another_certificate_counts_as_lost() -> None:
