@@ -285,7 +285,7 @@ def test_malformed_requests_are_refused_and_neither_fill_nor_show_in_the_log(clo
 
 def test_nobody_states_an_address_of_its_own(closed: BrokerProcess, signer: Signer) -> None:
     forged = "203.0.113.7"
-    headers = dict.fromkeys(("X_Forwarded_For", "X_Real_IP", "X_Client_IP", "X_Cluster_Client_IP", "Via"), forged)
+    headers: dict[str, Any] = dict.fromkeys(("X_Forwarded_For", "X_Real_IP", "X_Client_IP", "X_Cluster_Client_IP", "Via"), forged)
     path = f"{closed.http_url}/admin/v2/tenants/{fresh_name()}"
     body = {"allowedClusters": ["standalone"]}
     assert ask(path, signer.token(ADMIN), "PUT", body, Forwarded=f"for={forged}", **headers).status == 204

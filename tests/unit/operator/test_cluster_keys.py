@@ -368,16 +368,16 @@ async def test_a_secret_of_another_owner_does_not_hold_brokers_that_stay(note: s
 @pytest.mark.parametrize("note", ["deleted", "managed"])
 async def test_an_operator_that_may_not_keep_the_secrets_of_brokers_that_stay_says_so(note: str) -> None:
     class Forbidding(ApiServer):
-        forbidden = False
+        refuses_secrets = False
 
         async def find(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-            if self.forbidden and kind.name == "Secret":
+            if self.refuses_secrets and kind.name == "Secret":
                 raise KubeRefused(403, "Forbidden", "secrets is forbidden")
             return await super().find(kind, namespace, name)
 
     server = Forbidding(closed() | {"spec": {**CLOSED, "deletionPolicy": "Retain"}})
     await reconcile(server, cluster_keys())
-    server.forbidden = True
+    server.refuses_secrets = True
     leave(server, note)
     await reconcile(server, cluster_keys())
     assert server.objects[CLUSTER]["metadata"]["finalizers"], "its Secrets would be deleted with it"
