@@ -49,13 +49,13 @@ def impatient(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Itera
 
 
 class Flood:
-    """How many lines the log may have of events that began now."""
+    """Bounds the lines that the log may have of events that began now."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
 
     def most_lines(self, kinds: int = 1, *, before: bool = True) -> int:
-        """Of each kind ten in ten seconds and the number of the others, and those of a while that began ``before``."""
+        """Return ten of a kind in ten seconds and a line for the others, and those of a while that began ``before``."""
         whiles = 1 + before + int((time.monotonic() - self._began) / 10)
         return kinds * 11 * whiles
 
@@ -285,7 +285,9 @@ def test_malformed_requests_are_refused_and_neither_fill_nor_show_in_the_log(clo
 
 def test_nobody_states_an_address_of_its_own(closed: BrokerProcess, signer: Signer) -> None:
     forged = "203.0.113.7"
-    headers: dict[str, Any] = dict.fromkeys(("X_Forwarded_For", "X_Real_IP", "X_Client_IP", "X_Cluster_Client_IP", "Via"), forged)
+    headers: dict[str, Any] = dict.fromkeys(
+        ("X_Forwarded_For", "X_Real_IP", "X_Client_IP", "X_Cluster_Client_IP", "Via"), forged
+    )
     path = f"{closed.http_url}/admin/v2/tenants/{fresh_name()}"
     body = {"allowedClusters": ["standalone"]}
     assert ask(path, signer.token(ADMIN), "PUT", body, Forwarded=f"for={forged}", **headers).status == 204

@@ -234,7 +234,7 @@ async def test_a_flood_of_refused_requests_is_counted_and_hides_nothing_else(api
             for headers in ({}, {"Role": "billing"}):
                 await api.request("DELETE", NAMESPACE, **headers)
                 await api.request("POST", "/nowhere", **headers)
-            # What is answered before any right is asked for.
+            # Requests that are answered before any right is asked for.
             await api.request("POST", "/admin/v2/namespaces/shop/no%20name/permissions/billing", Role="billing")
             for body in ("[]", "no JSON", '[{"topic": "a/b", "role": "billing"}]'):
                 await api.request("POST", "/admin/v2/namespaces/grantPermissionsOnTopics", body, Role="billing")

@@ -487,7 +487,7 @@ def test_a_late_receipt_of_a_chunk_is_not_that_of_one_that_was_sent_again(with_p
         return b"".join(receipt(producer, number, entry) for entry in (2, 3, 4)) if time == 4 else b""
 
     peer = Deaf(stores_late)
-    # Only CLOSE_PRODUCER is without an answer for so long.
+    # Only CLOSE_PRODUCER is without an answer for this time.
     producer, taken = with_peer(peer, answered_within_s=5.0)
     producer.send(joined([frame_of(producer, 0)] * 3, [0, 0, 0], [0, 0, 1]))
     producer.flush()

@@ -384,7 +384,7 @@ async def test_an_operator_that_may_not_keep_the_secrets_of_brokers_that_stay_sa
     found = condition(server.objects[CLUSTER]["status"], READY)
     assert found["reason"] == "Forbidden"
     assert "authentication.namespaces" in found["message"]
-    server.forbidden = False
+    server.refuses_secrets = False
     await reconcile(server, cluster_keys())
     assert not server.objects[CLUSTER]["metadata"]["finalizers"]
 

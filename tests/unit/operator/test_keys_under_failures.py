@@ -1,4 +1,4 @@
-"""Whatever fails between two writes, and whoever writes meanwhile: each token that is out is one that brokers trust."""
+"""Failures between two writes, and other writers meanwhile: each token that clients have is one that brokers trust."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ class World:
         if takes_over:
             self.operator = following
         self.server.meanwhile = None
-        self.look()
+        self.check()
         self.now += self.dice.choice([timedelta(seconds=5), timedelta(minutes=1), SETTLE, DAY, 5 * DAY])
         # A kubelet may take longer than it should.
         if self.dice.random() < 0.3:
             self.mounted = self.published
 
-    def look(self) -> None:
+    def check(self) -> None:
         if SECRET in self.server.objects:
             parts = take_apart(decoded(self.server.objects[SECRET])["token"].encode())
             self.out.add((parts.header["kid"], datetime.fromtimestamp(parts.claims()["exp"], UTC)))
@@ -170,5 +170,5 @@ async def test_no_token_is_out_that_brokers_do_not_trust(seed: int) -> None:
         world.now += SETTLE
         world.mounted = world.published
         await world.operator.reconcile()
-    world.look()
+    world.check()
     assert world.operator.tokens.signer(CLUSTER) is not None
