@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.errors import NotAllowed
+from heliograph_broker.usecases.subscriptions import create_subscription
 
 from tests.support.core import Core
 
@@ -36,3 +39,10 @@ def test_one_that_begins_anywhere_begins_there_after_a_crash(core: Core, start: 
     core.crash()
     restored = core.topic().subscription("s")
     assert (restored.acks.backlog_messages, restored.acks.cursor.mark_delete) == (expected, min(start, 5) - 1)
+
+
+def test_nobody_creates_the_brokers_own_one(core: Core) -> None:
+    core.topic()
+    with pytest.raises(NotAllowed):
+        create_subscription(core.broker, TopicName.parse("t"), "__compaction")
+    assert not core.topic().subscriptions

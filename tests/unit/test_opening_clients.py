@@ -91,6 +91,8 @@ def test_a_producer_comes_with_its_topic_its_schema_and_its_subscription(core: C
         ({"schema": SchemaRecord("s", wire.Schema.String, b"", LARGE)}, Policies(), NotAllowed),
         ({"schema": STRING}, Policies(auto_update_schema=False), IncompatibleSchema),
         ({"schema": STRING, "initial_subscription": "a\0b"}, Policies(), BrokerError),
+        # Nothing would ever acknowledge there, and no backlog quota counts it.
+        ({"initial_subscription": "__compaction"}, Policies(), NotAllowed),
         (
             {"schema": STRING, "initial_subscription": "s"},
             Policies(auto_subscription_creation=False),

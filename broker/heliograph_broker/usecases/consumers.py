@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from heliograph_broker.clock import monotonic_ms
 from heliograph_broker.messaging.base.errors import NotAllowed, SubscriptionNotFound
-from heliograph_broker.messaging.base.names import COMPACTION
-from heliograph_broker.messaging.broker.admission import check_consumer, check_new_subscription, may_auto_subscribe
+from heliograph_broker.messaging.broker.admission import (
+    check_consumer,
+    check_new_subscription,
+    check_subscription_name,
+    may_auto_subscribe,
+)
 from heliograph_broker.messaging.broker.tenant_limits import check_subscriptions
 from heliograph_broker.messaging.clients.client_info import UNKNOWN_CLIENT, ClientInfo
 from heliograph_broker.messaging.clients.consumer import AUTO_SPLIT, Consumer, KeySharedPolicy
@@ -131,8 +135,7 @@ def _attach(
 
 def _check_compaction(topic: AnyTopic, request: ConsumerRequest) -> None:
     """Raise :class:`NotAllowed` for a consumer that cannot read the compacted view, or takes the compaction's name."""
-    if request.subscription == COMPACTION:
-        raise NotAllowed(f"{COMPACTION} is the broker's own subscription")
+    check_subscription_name(request.subscription)
     if not request.read_compacted:
         return
     if not topic.persistent:

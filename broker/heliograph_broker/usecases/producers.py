@@ -10,6 +10,7 @@ from heliograph_broker.messaging.broker.admission import (
     check_new_subscription,
     check_producer,
     check_schemaless_producer,
+    check_subscription_name,
     may_auto_subscribe,
 )
 from heliograph_broker.messaging.broker.tenant_limits import check_subscriptions
@@ -118,6 +119,7 @@ def _create_initial_subscription(broker: Broker, topic: AnyTopic, name: str, cre
 
     Raises :class:`BrokerError` if it may not be created, or is there and not durable.
     """
+    check_subscription_name(name)
     named = topic.subscriptions.get(name)
     if named is not None:
         named.check_durability(durable=True)

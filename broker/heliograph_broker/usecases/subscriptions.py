@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from heliograph_api.values.names import check_subscription
 
 from heliograph_broker.messaging.base.errors import Conflict, PreconditionFailed
-from heliograph_broker.messaging.broker.admission import check_new_subscription
+from heliograph_broker.messaging.broker.admission import check_new_subscription, check_subscription_name
 from heliograph_broker.messaging.broker.tenant_limits import check_subscriptions
 
 from .topics import partitions_for_client
@@ -39,6 +39,7 @@ def create_subscription(
     subscriptions) and what :meth:`~heliograph_broker.messaging.topic.topic.Topic.create_subscription` raises.
     """
     check_subscription(name)
+    check_subscription_name(name)
     if not partitions_for_client(broker, topic_name, broker.partitioned.create):
         broker.topics.get_or_create(topic_name)
     topics = [broker.directory.get_topic(part) for part in broker.directory.concrete_names(topic_name)]

@@ -77,6 +77,15 @@ def check_consumer(topic: AnyTopic, subscription: str, sub_type: SubscriptionTyp
         )
 
 
+def check_subscription_name(name: str) -> None:
+    """Check the name of a subscription that a client asks for. Raises :class:`NotAllowed` for the broker's own one.
+
+    Where the topic is not compacted it would keep all messages, and no backlog quota counts them.
+    """
+    if name == COMPACTION:
+        raise NotAllowed(f"{COMPACTION} is the broker's own subscription")
+
+
 def check_new_subscription(topic: AnyTopic) -> None:
     """Whether the topic may have one more subscription, durable or not. Raises :class:`NotAllowed`."""
     limit = topic.effective.max_subscriptions
