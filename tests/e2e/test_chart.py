@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.cluster import PROJECT, Cluster, ClusterCommandError
 from tests.support.cluster_fixtures import APP_VERSION, Images
 
 from . import release
-from .client_pod import ClientPod
+from .client_pod import POD, ClientPod
 from .guide import Shell
 from .waiting import leader, wait_ready
 
@@ -51,6 +52,36 @@ def install(cluster: Cluster, namespace: str, settings: str) -> None:
     here = ("-n", namespace, "--values", settings)
     cluster.helm("install", "main", str(CHART), *here, "--wait", "--timeout=5m", timeout_s=330)
     wait_ready(cluster, namespace, "brokercluster/default", within_s=180)
+
+
+def account(image: str) -> list[dict[str, Any]]:
+    """A service account, the User whose identity it is, and a pod with no other credentials that connects by TLS."""
+    identity = {
+        "apiVersion": "heliograph.dev/v1alpha1",
+        "kind": "User",
+        "metadata": {"name": "account"},
+        "spec": {
+            "clusterRef": {"name": "default"},
+            "authentication": [{"serviceAccount": {"name": "account"}}],
+            "permissions": [{"namespace": "public/default", "actions": ["produce", "consume"]}],
+        },
+    }
+    pod = yaml.safe_load(POD.replace("IMAGE", image))
+    pod["metadata"]["name"] = "account"
+    pod["spec"]["serviceAccountName"] = "account"
+    [container] = pod["spec"]["containers"]
+    container["env"] = [
+        {"name": "HELIOGRAPH_SERVICE_URL", "value": "pulsar+ssl://default:6651"},
+        {"name": "HELIOGRAPH_TLS_CA", "value": "/etc/heliograph/ca/ca.crt"},
+        {"name": "HELIOGRAPH_TOKEN_FILE", "value": "/etc/heliograph/token/token"},
+    ]
+    container["volumeMounts"] = [{"name": each, "mountPath": f"/etc/heliograph/{each}"} for each in ("ca", "token")]
+    shown = {"audience": "heliograph", "expirationSeconds": 3600, "path": "token"}
+    pod["spec"]["volumes"] = [
+        {"name": "ca", "configMap": {"name": "default-ca"}},
+        {"name": "token", "projected": {"sources": [{"serviceAccountToken": shown}]}},
+    ]
+    return [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "account"}}, identity, pod]
 
 
 def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
@@ -147,14 +178,29 @@ def test_a_release_without_authentication_is_open_and_an_upgrade_does_not_close_
     wait_ready(cluster, kube_namespace, "brokercluster/default", within_s=180)
     client = ClientPod(cluster, kube_namespace, f"pulsar://default.{kube_namespace}.svc.cluster.local:6650")
     client.start(images["client"])
+    client.subscribe("persistent://public/default/before", "all")
     client.publish("persistent://public/default/before", ["without a token"])
     cluster.helm("test", "main", *here, "--timeout=3m", timeout_s=200)
 
-    # Helm takes the values away again.
-    cluster.helm("upgrade", "main", str(CHART), *here, "--values", closed)
+    # Helm takes the values away again. There is no way in without TLS any more, and service accounts are identities.
+    spec = "defaultCluster.spec"
+    encrypted = f"--set=tls.enabled=true,{spec}.tls.enabled=true,{spec}.tls.only=true"
+    accounts = f"--set={spec}.authentication.serviceAccounts.enabled=true"
+    cluster.helm("upgrade", "main", str(CHART), *here, "--values", closed, encrypted, accounts)
     wait_ready(cluster, kube_namespace, "brokercluster/default", within_s=180)
-    with pytest.raises(ClusterCommandError, match=r"Authentication|Timeout"):
-        client.publish("persistent://public/default/before", ["without a token"])
+    cluster.apply(*account(images["client"]), namespace=kube_namespace)
+    wait_ready(cluster, kube_namespace, "huser/account")
+    cluster.wait_until_ready(kube_namespace, "account")
+    shell = ("exec", "account", *here, "--")
+    publish = (*shell, "heliograph", "produce", "before", "-m", "by a service account")
+    cluster.wait_for("the service account may publish", lambda: [cluster.kubectl(*publish)], namespace=kube_namespace)
+    subscription = ("consume", "before", "-s", "all", "-n", "2", "--timeout", "60")
+    received = cluster.kubectl(*shell, "heliograph", *subscription)
+    assert received.index("without a token") < received.index("by a service account")
+    with pytest.raises(ClusterCommandError, match=r"may not|Authorization"):
+        cluster.kubectl(*shell, "heliograph", "produce", "other/than/granted", "-m", "x")
+    with pytest.raises(ClusterCommandError, match=r"credentials|Authentication|token"):
+        cluster.kubectl(*shell, "env", "-u", "HELIOGRAPH_TOKEN_FILE", *PRODUCE.split())
     cluster.helm("test", "main", *here, "--timeout=3m", timeout_s=200)
     for kind in release.KINDS:
         cluster.kubectl("delete", kind, *here, "--all", "--timeout=100s")
