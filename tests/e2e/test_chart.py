@@ -11,6 +11,7 @@ import yaml
 
 from tests.support.cluster import PROJECT, Cluster, ClusterCommandError
 from tests.support.cluster_fixtures import APP_VERSION, Images
+from tests.support.pod_logs import secrets_in_logs
 
 from . import release
 from .client_pod import POD, ClientPod
@@ -144,6 +145,7 @@ def test_a_release_is_installed_publishes_and_consumes_and_goes_away(
     output = cluster.kubectl("logs", *here, "-l", "app.kubernetes.io/component=operator", "--tail=-1")
     assert "forbidden" not in output.lower()
 
+    assert secrets_in_logs(cluster, kube_namespace) == []
     for kind in release.KINDS:
         cluster.kubectl("delete", kind, *here, "--all", "--timeout=100s")
     cluster.helm("uninstall", "main", *here, "--wait")
@@ -202,6 +204,7 @@ def test_a_release_without_authentication_is_open_and_an_upgrade_does_not_close_
     with pytest.raises(ClusterCommandError, match=r"credentials|Authentication|token"):
         cluster.kubectl(*shell, "env", "-u", "HELIOGRAPH_TOKEN_FILE", *PRODUCE.split())
     cluster.helm("test", "main", *here, "--timeout=3m", timeout_s=200)
+    assert secrets_in_logs(cluster, kube_namespace) == []
     for kind in release.KINDS:
         cluster.kubectl("delete", kind, *here, "--all", "--timeout=100s")
     cluster.helm("uninstall", "main", *here, "--wait")

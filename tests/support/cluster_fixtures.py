@@ -18,6 +18,7 @@ from scripts.kubernetes import use
 from scripts.tier_run import CHECKED, RUN
 
 from .cluster import PROJECT, SCRIPT, Cluster
+from .pod_logs import secrets_in_logs
 
 #: The first time Kubernetes is built: twelve minutes on two cores.
 UP_WITHIN_S = 1800.0
@@ -109,14 +110,18 @@ def images(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Images
 
 @pytest.fixture
 def kube_namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A Kubernetes namespace of the test's own. Its end is not waited for."""
+    """A Kubernetes namespace of the test's own, whose pods have logged no secret. Its end is not waited for."""
     stem = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-")
     name = f"{stem}-{uuid.uuid4().hex[:6]}"
     with only_operator(cluster, everywhere=False):
         cluster.kubectl("create", "namespace", name)
         yield name
         add_diagnosis(request.node, cluster, name)
-        cluster.kubectl("delete", "namespace", name, "--wait=false")
+        try:
+            found = secrets_in_logs(cluster, name)
+            assert not found, f"logs with secrets in them: {found}"
+        finally:
+            cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
 def add_diagnosis(item: pytest.Item, cluster: Cluster, namespace: str) -> None:
