@@ -60,6 +60,15 @@ def test_a_refusal_has_its_reason(tool: PulsarAdmin, closed: ClosedBroker) -> No
     assert "the token expired at" in tool.refused(f"{expired} tenants list")
 
 
+def test_a_refusal_of_a_large_body_has_its_reason(tool: PulsarAdmin, closed: ClosedBroker, tmp_path: Path) -> None:
+    """The broker reads 1 MiB of what a client with an expired token sends, and the tool gets the answer."""
+    schema = tmp_path / "schema"
+    schema.write_text(json.dumps({"type": "STRING", "schema": "", "properties": {"large": "x" * 8 * 1024 * 1024}}))
+    expired = options(closed, "AuthenticationToken", f"token:{closed.signer.token(ADMIN, expires_in_s=-60)}")
+    refused = tool.refused(f"{expired} schemas upload public/default/large --filename {schema}")
+    assert "the token has expired at" in refused
+
+
 def certificate(closed: ClosedBroker) -> str:
     return options(
         closed, "AuthenticationTls", f"tlsCertFile:{closed.identity.certificate},tlsKeyFile:{closed.identity.key}"

@@ -17,6 +17,7 @@ from heliograph_broker.http.base.challenges import METHODS
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
 from heliograph_broker.http.base.errors import errors_as_json
 from heliograph_broker.http.base.rates import RateSampler
+from heliograph_broker.http.base.unread_bodies import MAX_BODY_BYTES, limit_unread
 from heliograph_broker.http.base.warning_header import warnings_as_header
 from heliograph_broker.http.metrics.loop_lag import LoopLag
 from heliograph_broker.messaging.broker.broker import Broker
@@ -70,9 +71,6 @@ from .topics import (
 
 __all__ = ["Endpoints", "create_app", "create_metrics_app"]
 
-#: Enough for manifests of tens of thousands of topics.
-_MAX_BODY_BYTES = 16 * 1024 * 1024
-
 # Each answer names who gives it, also to clients that nobody knows. The library has no setting for it, and would name
 # its version and Python's, by which known weaknesses are looked up.
 vars(web_response)["SERVER_SOFTWARE"] = "Heliograph"
@@ -92,7 +90,7 @@ def create_app(
         uncompressed,
         warnings_as_header,
     ]
-    app = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
+    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     if security is not None:
         _close(app, security)
         app[BODIES] = BodyRoom()
@@ -148,6 +146,7 @@ def create_app(
         app.add_routes(module.routes())
     app[backup.RUNNING] = backup.Running()
     app.on_shutdown.append(backup.end_running)
+    app.on_response_prepare.append(limit_unread)
     app.cleanup_ctx.append(_background)
     return app
 
@@ -171,6 +170,7 @@ def create_metrics_app(app: web.Application, security: Security | None = None) -
     only[RATES] = app[RATES]
     only[metrics.LAG] = app[metrics.LAG]
     only.add_routes(metrics.routes())
+    only.on_response_prepare.append(limit_unread)
     return only
 
 

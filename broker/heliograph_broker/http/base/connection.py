@@ -1,6 +1,7 @@
 """One HTTP connection: counted, and aborted if its client sends no request in time. aiohttp handles the requests.
 
-A client whose certificate does not hold any more is cut when it sends more.
+A client whose certificate does not hold any more is cut when it sends more, and so is one that goes on sending much of
+a request that is answered already: aiohttp would read and drop everything that comes in ten seconds.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 import structlog
+from aiohttp import StreamReader
 
 from heliograph_broker.clock import Clock
 from heliograph_broker.messaging.base.histograms import ConnectionMetrics
@@ -19,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 _LINE_END: Final = b"\r\n"
 _HEAD_END: Final = 2 * _LINE_END
+#: How long a client has to read its answer when it has sent more of an answered request than is read.
+_ANSWER_READ_S: Final = 1.0
 
 
 def refusal(reason: str) -> bytes:
@@ -41,6 +45,8 @@ class HttpConnection(asyncio.Protocol):
         "_handler",
         "_head",
         "_metrics",
+        "_rest",
+        "_rest_left",
         "_transport",
         "_within_s",
     )
@@ -63,6 +69,9 @@ class HttpConnection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         #: The last bytes of the first request's head, whose end they may begin.
         self._head = b""
+        #: The body of an answered request that has not arrived in full, and how many bytes of it are read.
+        self._rest: StreamReader | None = None
+        self._rest_left = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport is one by behaviour, not by class.
@@ -82,7 +91,40 @@ class HttpConnection(asyncio.Protocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def answered_before(self, rest: StreamReader, at_most: int) -> None:
+        """Read so many bytes at most from now on, until ``rest`` is complete; the client has its answer already."""
+        self._rest = rest
+        self._rest_left = at_most
+
+    def _is_over(self, rest: StreamReader, received: int) -> bool:
+        """Count bytes of an answered request; return whether they are more than are read, and the connection ends."""
+        over = self._rest_left < 0
+        if not over and rest.is_eof():
+            self._rest = None
+            return False
+        self._rest_left -= received
+        if self._rest_left >= 0:
+            return False
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return True
+        if not over:
+            self._metrics.cut["body"] += 1
+            # Closing now would send a reset, at which some clients drop the answer. The end of what is sent lets them
+            # read it: their next write fails as one to a client that has gone.
+            if transport.can_write_eof():
+                transport.write_eof()
+            self._cancel_deadline()
+            self._deadline = asyncio.get_running_loop().call_later(_ANSWER_READ_S, transport.abort)
+            # aiohttp need not wait for it.
+            rest.feed_eof()
+        if transport.is_reading():
+            transport.pause_reading()
+        return True
+
     def data_received(self, data: bytes) -> None:
+        if self._rest is not None and self._is_over(self._rest, len(data)):
+            return
         if self._deadline is not None:
             # Empty lines before a request are none of it.
             head = self._head + data if self._head else data.lstrip(_LINE_END)

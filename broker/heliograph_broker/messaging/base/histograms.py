@@ -178,8 +178,10 @@ class ConnectionMetrics:
         #: By the limit that was reached.
         self.refused = {"total": 0, "address": 0, "role": 0, "descriptors": 0}
         #: By reason: no CONNECT or TLS handshake in time, silent, remaining data not read, connections held too much
-        #: memory, a TLS handshake that failed, or a client's certificate that expired.
-        self.cut = {"handshake": 0, "silent": 0, "unread": 0, "memory": 0, "tls": 0, "certificate": 0}
+        #: memory, a TLS handshake that failed, a client's certificate that expired, or much of an HTTP
+        #: request that was answered already.
+        reasons = ("handshake", "silent", "unread", "memory", "tls", "certificate", "body")
+        self.cut = dict.fromkeys(reasons, 0)
 
 
 class BrokerMetrics:
