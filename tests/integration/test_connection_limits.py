@@ -97,6 +97,7 @@ def test_announcing_large_frames_costs_nothing(broker_factory: Callable[..., Bro
         else:
             for each in flood:
                 assert b"before CONNECT, the largest allowed is 8192" in received_until_end(each)
+            assert metric(broker, "heliograph_connections_cut_total", port="binary", reason="malformed") == 400
         cost = anonymous_bytes(broker.pid) - before
     print(f"400 sockets that announce 5 MB: {cost / 400:.0f} bytes each")
     assert cost < 400 * 16 * 1024

@@ -455,6 +455,7 @@ class Connection(asyncio.BufferedProtocol):
             if not reader.paused:
                 self.listener.check_pressure(self)
         except FrameError as error:
+            self.broker.metrics.binary_connections.cut["malformed"] += 1
             reason = f"malformed frame: {error}"
             security = None if self.connected else self.listener.security
             if security is None:
