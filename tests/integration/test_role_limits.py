@@ -42,9 +42,14 @@ class Closed:
         return int(state["roles"][LIMITED].get("connections", 0))
 
     def reached(self, limit: str) -> float:
-        token = self._signer.token("admin")
-        text = ask(f"{self.broker.http_url}/metrics", token).body
-        line = next(each for each in text.splitlines() if f'role_limits_reached_total{{limit="{limit}"}}' in each)
+        return self._sample(f'role_limits_reached_total{{limit="{limit}"}}')
+
+    def refused_connections(self) -> float:
+        return self._sample('connections_refused_total{port="binary",limit="role"}')
+
+    def _sample(self, name: str) -> float:
+        text = ask(f"{self.broker.http_url}/metrics", self._signer.token("admin")).body
+        line = next(each for each in text.splitlines() if name in each)
         return float(line.rpartition(" ")[2])
 
 
@@ -90,11 +95,14 @@ def test_one_more_connection_is_refused_and_others_go_on(closed: Closed) -> None
     closed.limit(connections=1)
     first, topic = closed.client(), fresh_name()
     producer = first.create_producer(topic)
+    before = closed.refused_connections()
     # It tries again and again.
     second = closed.client(operation_timeout_seconds=5)
     with pytest.raises(pulsar.PulsarException):
         second.create_producer(topic)
     second.close()
+    # The client tries again until it gives up.
+    assert closed.refused_connections() > before
     producer.send(b"x")
     other = closed.client(OTHER)
     other.create_producer(topic).send(b"y")
