@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from random import Random
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import InvalidTopicName
+from heliograph_broker.messaging.base.records import NamespaceRecord
 from heliograph_broker.messaging.broker import topic_list
 from heliograph_broker.messaging.broker.topic_list import PatternTooLarge, TopicListWatcher, TopicPattern, topics_hash
 
@@ -164,6 +167,131 @@ def test_a_pattern_that_names_many_topics_is_taken() -> None:
     pattern = TopicPattern("persistent://" + "|".join(names))
     assert all(pattern.matches(f"persistent://{name}") for name in names)
     assert not pattern.matches("persistent://acme/shop/orders-150")
+
+
+class Costly:
+    """Replaces the CPU time: each match of a pattern that begins with ``slow`` takes a millisecond."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.spent_s = 0.0
+        matches = TopicPattern.matches
+
+        def costly(pattern: TopicPattern, topic: str) -> bool:
+            self.spent_s += 0.001 if "slow" in pattern.source else 0.0
+            return matches(pattern, topic)
+
+        monkeypatch.setattr(TopicPattern, "matches", costly)
+        monkeypatch.setattr(topic_list, "time", SimpleNamespace(thread_time=lambda: self.spent_s))
+
+    def spent(self) -> float:
+        """Return the time since the last call."""
+        spent_s, self.spent_s = self.spent_s, 0.0
+        return spent_s
+
+
+@pytest.fixture
+def costly(monkeypatch: pytest.MonkeyPatch) -> Costly:
+    return Costly(monkeypatch)
+
+
+def slow(number: int, names: str = ".*") -> str:
+    return f"persistent://{NAMESPACE}/(slow{number})?{names}"
+
+
+def settle(core: Core, costly: Costly) -> int:
+    """Let ticks pass until nothing waits; return how many. None takes much longer than it may."""
+    for ticks in range(1, 1000):
+        core.advance(50)
+        spent_s = costly.spent()
+        if spent_s == 0.0:
+            return ticks
+        assert spent_s < 0.02
+    raise AssertionError("something always waits")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_many_slow_patterns_take_turns_and_others_hear_at_once(core: Core, costly: Costly, there: bool) -> None:
+    if there:
+        core.topic("a")
+    watching = [Watching(core, slow(number)) for number in range(200)]
+    every = Watching(core)
+    costly.spent()
+    core.topic("b")
+    core.topic("c")
+    assert costly.spent() == 0.0
+    core.advance(50)
+    assert 0.0 < costly.spent() < 0.02
+    assert every.updates == 1
+    assert settle(core, costly) > 10
+    names = set(core.broker.directory.list_topics(NAMESPACE))
+    assert len(names) == 2 + there
+    assert all(client.known == names for client in [*watching, every])
+
+
+def test_what_comes_and_goes_while_slow_patterns_wait(core: Core, costly: Costly) -> None:
+    core.topic("kept")
+    watching = [Watching(core, slow(number, "[a-k].*")) for number in range(100)]
+    core.topic("a")
+    core.topic("b")
+    core.topic("other")
+    core.advance(50)
+    # Some have heard of the first one, and wait for the second.
+    assert {len(client.known) for client in watching} >= {1}
+    core.broker.topics.delete(topic("a"))
+    core.broker.topics.delete(topic("b"))
+    core.topic("a")
+    late = Watching(core, slow(99, "[a-k].*"))
+    core.broker.watches.end(watching[50].watcher)
+    known = set(watching[50].known)
+    costly.spent()
+    settle(core, costly)
+    expected = {f"persistent://{NAMESPACE}/{name}" for name in ("kept", "a")}
+    assert all(client.known == expected for client in [*watching[:50], *watching[51:], late])
+    assert watching[50].known == known
+    assert core.broker.watches._waiting == {}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_watchers_with_slow_patterns_know_what_there_is_whatever_happens(
+    core: Core, costly: Costly, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    # One match in a tick, so that something comes between any two.
+    monkeypatch.setattr(topic_list, "_TURNS_S", 0.0005)
+    random = Random(seed)
+    watching = [Watching(core, slow(number, "[a-c].*")) for number in range(3)]
+    there: set[str] = set()
+    for _ in range(400):
+        name = random.choice("abcdef")
+        if random.random() < 0.5:
+            core.advance(50)
+        elif random.random() < 0.1:
+            core.broker.watches.end(watching.pop(random.randrange(len(watching))).watcher)
+            watching.append(Watching(core, slow(random.randrange(3), "[a-c].*")))
+        elif name in there:
+            core.broker.topics.delete(topic(name))
+            there.discard(name)
+        else:
+            core.topic(name)
+            there.add(name)
+    costly.spent()
+    settle(core, costly)
+    expected = {f"persistent://{NAMESPACE}/{name}" for name in there & {"a", "b", "c"}}
+    assert all(client.known == expected for client in watching)
+    assert core.broker.watches._waiting == {}
+
+
+def test_slow_patterns_of_one_namespace_do_not_keep_those_of_others_waiting(core: Core, costly: Costly) -> None:
+    core.broker.namespaces.create("public/other", NamespaceRecord())
+    watching = [Watching(core, slow(number)) for number in range(200)]
+    heard: list[str] = []
+    pattern = TopicPattern("persistent://public/other/(slow)?.*")
+    core.broker.watches.watch("public/other", pattern, [], lambda new, deleted, list_hash: heard.extend(new))
+    for name in ("a", "b"):
+        core.topic(name)
+    core.broker.topics.get_or_create(TopicName.parse("public/other/x"))
+    core.advance(50)
+    assert heard == ["persistent://public/other/x"]
+    assert sum(client.updates for client in watching) < 50
 
 
 def test_what_is_no_pattern_is_refused_with_the_reason() -> None:

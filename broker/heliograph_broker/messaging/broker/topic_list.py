@@ -2,6 +2,9 @@
 
 The hash is of the whole list, so that a change costs as much as the list is long. It is computed once for all changes
 of a tick and all watchers of a pattern: five hundred new partitions and twenty watchers cost one hash.
+
+A new topic is matched by all patterns at once, but for those that take long: these match it in turns, of which a tick
+has time for some. So hundreds of slow patterns delay their own watchers, and nobody else.
 """
 
 from __future__ import annotations
@@ -9,8 +12,8 @@ from __future__ import annotations
 import re
 import struct
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import re2
@@ -33,6 +36,10 @@ _MAX_COMPILED: Final = 64 * 1024
 _MOST_S: Final = 0.1
 _MOST_PER_TOPIC_S: Final = 50e-6
 _CHECK_EVERY: Final = 32
+#: CPU time (s) that a tick has for patterns that take long.
+_TURNS_S: Final = 10e-3
+#: A name of a length that is usual at the most, by which patterns are measured before there are topics.
+_SPECIMEN: Final = "ab" * 50
 #: Begins RE2's words for a pattern that takes more.
 _TOO_LARGE: Final = "pattern too large"
 
@@ -68,7 +75,7 @@ class TopicPattern:
     :class:`PatternTooLarge`, or :class:`InvalidTopicName` if it is not a regular expression.
     """
 
-    __slots__ = ("_compiled", "source")
+    __slots__ = ("_compiled", "slow", "source")
 
     def __init__(self, pattern: str) -> None:
         if len(pattern) > MAX_PATTERN:
@@ -76,6 +83,8 @@ class TopicPattern:
                 f"topics pattern {quoted(pattern)} has {len(pattern)} characters; valid: at most {MAX_PATTERN}"
             )
         self.source = pattern
+        #: Whether the match that was measured last took long.
+        self.slow = False
         before, separator, rest = pattern.partition("://")
         # A quotation goes on where it began with the domain.
         source = ("\\Q" if "\\Q" in before else "") + rest if separator else pattern
@@ -106,6 +115,13 @@ class TopicPattern:
             " repetitions and alternatives"
         )
 
+    def measured(self, topic: str) -> bool:
+        """Return whether a topic matches, and measure that."""
+        began = time.thread_time()
+        found = self.matches(topic)
+        self.slow = time.thread_time() - began > _MOST_PER_TOPIC_S
+        return found
+
     def matches(self, topic: str) -> bool:
         return self._compiled.fullmatch(base_name(topic.partition("://")[2])) is not None
 
@@ -133,6 +149,9 @@ class WatchedList:
         self.namespace = namespace
         self.pattern = pattern
         self.names = sorted(topics)
+        # The first match of a pattern takes longer than all others.
+        for _ in range(2):
+            pattern.measured(f"persistent://{namespace}/{_SPECIMEN}")
         #: Changes that watchers were not sent yet.
         self.added: dict[str, None] = {}
         self.deleted: dict[str, None] = {}
@@ -141,11 +160,17 @@ class WatchedList:
     def created(self, topic: str) -> bool:
         """Note a new topic; return whether that changes the list."""
         at = bisect_left(self.names, topic)
-        if self.names[at : at + 1] == [topic] or not self.pattern.matches(topic):
+        if self.names[at : at + 1] == [topic] or not self.pattern.measured(topic):
             return False
         self.names.insert(at, topic)
         self.added[topic] = None
         return True
+
+    def add(self, topics: Iterable[str]) -> None:
+        """Note topics that are known to match, also those that the pattern has not matched yet."""
+        for topic in set(topics).difference(self.names):
+            insort(self.names, topic)
+            self.added[topic] = None
 
     def removed(self, topic: str) -> bool:
         """Note a deleted topic; return whether that changes the list."""
@@ -171,15 +196,31 @@ class WatchedList:
                 watcher.update(added, deleted, now)
 
 
+class WaitingTopics:
+    """New topics of a namespace that its slow patterns have yet to match, in the order of their creation.
+
+    ``turns`` goes on by one match.
+    """
+
+    __slots__ = ("creations", "turns")
+
+    def __init__(self) -> None:
+        #: topic -> its creation: it may be deleted and recreated while it waits.
+        self.creations: dict[str, object] = {}
+        self.turns: Iterator[None] = iter(())
+
+
 class TopicWatches:
     """All watchers of one broker. Changes are collected until :meth:`run` sends them."""
 
-    __slots__ = ("_changed", "_lists")
+    __slots__ = ("_changed", "_lists", "_waiting")
 
     def __init__(self) -> None:
         #: namespace -> pattern -> list
         self._lists: dict[str, dict[str, WatchedList]] = {}
         self._changed: dict[WatchedList, None] = {}
+        #: namespace -> its topics that wait; the first one has the next turn
+        self._waiting: dict[str, WaitingTopics] = {}
 
     def watch(self, namespace: str, pattern: TopicPattern, topics: Iterable[str], update: Update) -> TopicListWatcher:
         """Add a watcher that already knows the matching ``topics``; it gets all later changes."""
@@ -189,6 +230,9 @@ class TopicWatches:
             watched = lists[pattern.source] = WatchedList(namespace, pattern, topics)
         else:
             # The others hear first what this one knows already.
+            if namespace in self._waiting:
+                topics = list(topics)
+                watched.add(topics)
             watched.notify()
         watcher = TopicListWatcher(watched, update)
         watched.watchers[watcher] = None
@@ -207,19 +251,55 @@ class TopicWatches:
 
     def created(self, namespace: str, topic: str) -> None:
         """Note a new persistent topic."""
+        waits = False
         for watched in self._lists.get(namespace, {}).values():
-            if watched.created(topic):
+            if watched.pattern.slow:
+                waits = True
+            elif watched.created(topic):
                 self._changed[watched] = None
+        if waits:
+            waiting = self._waiting.get(namespace)
+            if waiting is None:
+                waiting = self._waiting[namespace] = WaitingTopics()
+                waiting.turns = self._turns(namespace, waiting.creations)
+            waiting.creations[topic] = object()
 
     def deleted(self, namespace: str, topic: str) -> None:
         """Note a deleted topic."""
+        if namespace in self._waiting:
+            self._waiting[namespace].creations.pop(topic, None)
         for watched in self._lists.get(namespace, {}).values():
             if watched.removed(topic):
                 self._changed[watched] = None
 
     def run(self) -> None:
-        """Send the collected changes."""
+        """Let slow patterns have their turns, and send the collected changes."""
+        if self._waiting:
+            self._take_turns()
         if self._changed:
             changed, self._changed = self._changed, {}
             for watched in changed:
                 watched.notify()
+
+    def _take_turns(self) -> None:
+        """Match waiting topics for the time of a tick; namespaces take turns."""
+        ends = time.thread_time() + _TURNS_S
+        while self._waiting and time.thread_time() < ends:
+            namespace = next(iter(self._waiting))
+            waiting = self._waiting.pop(namespace)
+            # None: there was a turn.
+            if next(waiting.turns, namespace) is None:
+                self._waiting[namespace] = waiting
+
+    def _turns(self, namespace: str, creations: dict[str, object]) -> Iterator[None]:
+        while creations:
+            topic, creation = next(iter(creations.items()))
+            # All lists: those that have matched the topic find it again, and a slow one may have become fast meanwhile.
+            for watched in list(self._lists.get(namespace, {}).values()):
+                if creations.get(topic) is not creation:
+                    break
+                if watched.watchers and watched.created(topic):
+                    self._changed[watched] = None
+                yield
+            if creations.get(topic) is creation:
+                del creations[topic]
