@@ -16,7 +16,7 @@ from .connection import HttpConnection
 
 #: The largest body of a request; enough for manifests of tens of thousands of topics.
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
-#: What is read of a request whose client is unknown. Its bytes cost the broker time and are of no use.
+#: The bytes that are read of a request whose client is unknown. They cost the broker time and are of no use.
 _OF_UNKNOWN_BYTES: Final = 1024 * 1024
 
 
