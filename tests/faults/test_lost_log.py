@@ -16,7 +16,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.polling import eventually
-from tests.support.tokens import Signer, ask
+from tests.support.tokens import SHORT_S, Signer, ask
 from tests.support.wire_client import Type, WireClient
 
 ADMIN = "admin"
@@ -68,7 +68,7 @@ def signer(tmp_path: Path) -> Signer:
 
 @pytest.fixture
 def broker(tmp_path: Path, signer: Signer) -> Iterator[PipedBroker]:
-    settings = signer.settings(superusers=ADMIN, auth_refresh_check_s="1", handshake_timeout_s="2")
+    settings = signer.settings(superusers=ADMIN, auth_refresh_check_s="1", handshake_timeout_s="5")
     started = PipedBroker(tmp_path, settings)
     reader = Reader(started.pipe)
     try:
@@ -92,7 +92,7 @@ def test_who_may_not_go_on_is_ended_though_nothing_can_be_logged(broker: PipedBr
         client.expect_end()
     with WireClient(broker.service_url, connect=False) as client:
         client.expect_end()
-    with connect(broker, signer.token(ADMIN, expires_in_s=1).encode()) as client:
+    with connect(broker, signer.token(ADMIN, expires_in_s=SHORT_S).encode()) as client:
         client.expect(Type.CONNECTED)
         assert client.expect(Type.ERROR).body.error == wire.AuthenticationError
         client.expect_end()

@@ -164,7 +164,7 @@ def test_refused_http_connections_say_why(broker_factory: Callable[..., BrokerPr
 def test_an_address_that_a_header_states_has_no_room_of_its_own(
     broker_factory: Callable[..., BrokerProcess],
 ) -> None:
-    broker = broker_factory(environment={"HELIOGRAPH_MAX_CONNECTIONS_PER_ADDRESS": "5"})
+    broker = broker_factory(environment={"HELIOGRAPH_MAX_CONNECTIONS_PER_ADDRESS": "5", **PATIENT})
     broker.start()
     request = b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 203.0.113.%d\r\n\r\n"
     with sockets(broker.http_url, 6) as made:
