@@ -73,6 +73,8 @@ def broker(tmp_path: Path, signer: Signer) -> Iterator[PipedBroker]:
     reader = Reader(started.pipe)
     try:
         started.start()
+        # A pipe keeps what nobody has read for its next reader.
+        eventually(lambda: '"event": "ready"' in reader.text, what="the last line of the start")
         reader.go()
         yield started
     finally:
