@@ -211,6 +211,7 @@ def test_a_secret_as_cert_manager_makes_it_is_used_and_replaced_without_a_restar
         first = authority.issue(hosts=hosts)
         served.put("brokers", as_secret(first, authority))
         brokers.resources.wait_ready("BrokerCluster", "main", within_s=_WITHIN_S)
+        assert brokers.resources.events("main", "DriftRepaired") == []
         # There is no other way in, and the operator uses it, too.
         found = brokers.get("bcl")["status"]["endpoints"]
         assert found["broker"] == found["brokerTls"] == f"pulsar+ssl://{served.host()}:6651"

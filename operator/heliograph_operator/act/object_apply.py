@@ -44,11 +44,12 @@ async def apply_all(
     """Apply the manifests that differ from what exists; return the changed objects, such as ``Service x``.
 
     ``existed`` says whether all objects existed before, so that a missing one was deleted by somebody else; by default,
-    they did if the status is about this generation. Raises :class:`ObjectRefused`; the objects before the refused one
-    are applied by then.
+    they did if the status is about this generation and the last reconcile was not refused. Raises
+    :class:`ObjectRefused`; the objects before the refused one are applied by then.
     """
     if existed is None:
-        existed = resource.status.get("observedGeneration") == resource.generation
+        current = resource.status.get("observedGeneration") == resource.generation
+        existed = current and not resource.memory.unapplied
     changed = []
     for manifest in wanted:
         if await _apply(context, resource, manifest, kinds[manifest["kind"]], existed):

@@ -46,6 +46,8 @@ class ResourceMemory:
     archive_refused: Verdict | None = None
     #: The last run of its archive that ended, with the result its pod reported.
     archive_run: Run | None = None
+    #: Whether the last reconcile was refused, so that some of its objects may never have been made.
+    unapplied: bool = False
     #: Whether its StatefulSet was deleted to be created again, so that nobody else did it.
     recreates_stateful_set: bool = False
     #: That StatefulSet, as it was.

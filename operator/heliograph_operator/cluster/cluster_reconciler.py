@@ -208,11 +208,14 @@ class ClusterReconciler:
             await self._keep_programs(context, resource, cluster)
             return _Applied(Volumes())
         try:
-            return await self._apply_objects(context, resource, cluster)
+            applied = await self._apply_objects(context, resource, cluster)
         except ObjectRefused:
+            resource.memory.unapplied = True
             with suppress(ObjectRefused):
                 await self._keep_programs(context, resource, cluster)
             raise
+        resource.memory.unapplied = False
+        return applied
 
     async def _keep_programs(self, context: Context, resource: Resource, cluster: BrokerCluster) -> None:
         """Keep the tokens of programs while nothing is applied: brokers that run go on, and tokens would end."""

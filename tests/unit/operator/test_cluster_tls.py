@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.resources.model import BrokerCluster
 from heliograph_operator.act.broker_sessions import BrokerSessions
 from heliograph_operator.act.broker_trust import BrokerTrust
+from heliograph_operator.act.resource_memory import ResourceMemories
 from heliograph_operator.cluster.cluster_certificates import CHECK_S, ClusterCertificates
 from heliograph_operator.cluster.cluster_reconciler import ClusterReconciler
 from heliograph_operator.decide.authorities import certificates_in
@@ -213,9 +215,10 @@ class Installed:
         self.trust = BrokerTrust()
         certificates = ClusterCertificates(SITE, self.trust, lambda: self.now)
         self.reconciler = ClusterReconciler(SITE, BrokerSessions(0.0), cluster_keys(), certificates)
+        self._memories = ResourceMemories()
 
     async def reconcile(self) -> float | None:
-        context = self.server.context()
+        context = replace(self.server.context(), memories=self._memories)
         return (await self.reconciler.reconcile(context, resource_of(context, CLUSTER))).requeue_s
 
     @property
@@ -300,6 +303,11 @@ async def test_a_secret_that_is_missing_or_wrong_stops_the_change_and_says_why()
     )
     # It is not the operator's.
     assert key not in installed.server.written
+    # Nobody had deleted what was not made before.
+    assert "DriftRepaired" not in [reason for reason, _ in installed.server.events]
+    del installed.server.objects[PUBLISHED]
+    await installed.reconcile()
+    assert "DriftRepaired" in [reason for reason, _ in installed.server.events]
 
 
 async def test_a_certificate_for_other_names_is_told_and_refused_if_the_operator_needs_it() -> None:
