@@ -15,7 +15,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.clients import DEADLINE_MS, connect, fresh_name
 from tests.support.polling import eventually
 from tests.support.tokens import CHECK_EVERY_S, SHORT_S, Signer, ask
-from tests.support.wire_client import ConnectionEndedError, Type, WireClient
+from tests.support.wire_client import ConnectionEndedError, Type, WireClient, WireError
 
 ADMIN = "admin"
 
@@ -154,6 +154,42 @@ def test_a_role_that_loses_its_right_loses_its_producers_and_consumers(
         error = client.expect(Type.ERROR).body
         assert error.error == wire.AuthorizationError
         assert "role 'billing' may not produce to" in error.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (Type.SEEK, {"message_publish_time": 0}),
+        (Type.UNSUBSCRIBE, {}),
+        (Type.GET_LAST_MESSAGE_ID, {}),
+        (Type.CONSUMER_STATS, {}),
+    ],
+)
+def test_a_consumer_whose_right_is_revoked_does_nothing_more_though_it_is_still_open(
+    closed: BrokerProcess, signer: Signer, topic: str, kind: int, fields: dict[str, Any]
+) -> None:
+    """Consumers are closed within a second; until then, these commands are refused."""
+    for number in range(5):
+        grant(closed, signer, topic, "billing", "consume")
+        with WireClient(closed.service_url, connect=False) as client:
+            client.send(Type.CONNECT, client_version="test", protocol_version=21, **of_token(signer.token("billing")))
+            client.expect(Type.CONNECTED)
+            consumer = client.subscribe(topic, f"s{number}")
+            revoke(closed, signer, topic, "billing")
+            if kind == Type.CONSUMER_STATS:
+                answer = client.request(kind, Type.CONSUMER_STATS_RESPONSE, consumer_id=consumer)
+                assert answer.error_code in (wire.AuthorizationError, wire.ConsumerNotFound)
+                assert not answer.consumerName
+            else:
+                with pytest.raises(WireError) as refused:
+                    client.request(kind, Type.SUCCESS, consumer_id=consumer, **fields)
+                # The latter if the consumer has been closed.
+                assert refused.value.code in (wire.AuthorizationError, wire.MetadataError)
+            if not number:
+                closing = [frame for frame in client.inbox if frame.command.type == Type.CLOSE_CONSUMER]
+                assert closing or client.expect(Type.CLOSE_CONSUMER).body.consumer_id == consumer
+    path = f"{closed.http_url}/admin/v2/{topic.replace('://', '/')}/subscriptions"
+    assert sorted(ask(path, signer.token(ADMIN)).body) == [f"s{number}" for number in range(5)]
 
 
 def test_an_official_client_renews_its_token_on_the_open_connection(

@@ -1,7 +1,8 @@
 """The right that each command of a client needs: with authorization, it is checked before the command is handled.
 
 A command that is not in this table is refused. Those that concern a producer or consumer of the client's own need
-nothing more than what was needed to open it.
+nothing more than what was needed to open it. A consumer whose role loses the right is closed within a second; until
+then, those that change or show its subscription are refused.
 """
 
 from __future__ import annotations
@@ -33,6 +34,15 @@ def _refuse(session: Session, request: Any, error: NotAuthorized) -> None:
     session.refuse(request.request_id, error)
 
 
+def _refuse_stats(session: Session, request: wire.CommandConsumerStats, error: NotAuthorized) -> None:
+    answer = wire.BaseCommand(type=wire.BaseCommand.CONSUMER_STATS_RESPONSE)
+    response = answer.consumerStatsResponse
+    response.request_id = request.request_id
+    response.error_code = wire.AuthorizationError
+    response.error_message = str(error)
+    session.output.send(answer)
+
+
 class Guard(NamedTuple):
     """The need of a command, on the topic or namespace that it names."""
 
@@ -41,6 +51,8 @@ class Guard(NamedTuple):
     field: str = ""
     refuse: Refuse = _refuse
     of_namespace: bool = False
+    #: It names a consumer of the client's own, whose subscription it changes or shows.
+    of_consumer: bool = False
 
 
 #: A command about what its client has opened, or that the broker refuses to everybody.
@@ -60,10 +72,10 @@ GUARDS: Final[dict[int, Guard]] = {
     _Type.FLOW: _OWN,
     _Type.ACK: _OWN,
     _Type.REDELIVER_UNACKNOWLEDGED_MESSAGES: _OWN,
-    _Type.UNSUBSCRIBE: _OWN,
-    _Type.SEEK: _OWN,
-    _Type.GET_LAST_MESSAGE_ID: _OWN,
-    _Type.CONSUMER_STATS: _OWN,
+    _Type.UNSUBSCRIBE: Guard(Need.IDENTITY, "unsubscribe", of_consumer=True),
+    _Type.SEEK: Guard(Need.IDENTITY, "seek", of_consumer=True),
+    _Type.GET_LAST_MESSAGE_ID: Guard(Need.IDENTITY, "getLastMessageId", of_consumer=True),
+    _Type.CONSUMER_STATS: Guard(Need.IDENTITY, "consumerStats", _refuse_stats, of_consumer=True),
     _Type.CLOSE_CONSUMER: _OWN,
     _Type.GET_SCHEMA: Guard(Need.LOOKUP, "getSchema", refuse_get_schema),
     _Type.GET_OR_CREATE_SCHEMA: Guard(Need.PRODUCE, "getOrCreateSchema", refuse_get_or_create_schema),
@@ -89,6 +101,8 @@ def guarded(handlers: dict[int, Handler]) -> dict[int, Handler]:
 def _guarded(handler: Handler, guard: Guard | None) -> Handler:
     if guard is None:
         return _nobody
+    if guard.of_consumer:
+        return _of_own_consumer(handler, guard)
     if guard.need is Need.IDENTITY:
         # Nothing is handled before the client's identity is known.
         return handler
@@ -100,6 +114,25 @@ def _guarded(handler: Handler, guard: Guard | None) -> Handler:
             handler(session, command)
             return
         guard.refuse(session, request, NotAuthorized(_reason(session, guard, request, decision)))
+
+    return handle
+
+
+def _of_own_consumer(handler: Handler, guard: Guard) -> Handler:
+    """Return a handler that refuses a command about an open consumer whose role has lost the right to consume."""
+
+    def handle(session: Session, command: wire.BaseCommand) -> None:
+        request = getattr(command, guard.field)
+        consumer = session.consumers.open.get(request.consumer_id)
+        if consumer is not None:
+            identity, topic, name = session.known_identity, consumer.subscription.topic.name, consumer.subscription.name
+            # Decided already, and counted, when it subscribed.
+            decision = session.security.authorizer.explain(identity, Need.CONSUME, on_topic(topic, name))
+            if not decision.allowed:
+                reason = f"role {identity.role!r} may not {_MAY[Need.CONSUME]} {topic}: {decision.rule}"
+                guard.refuse(session, request, NotAuthorized(reason))
+                return
+        handler(session, command)
 
     return handle
 
