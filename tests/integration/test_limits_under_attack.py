@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
@@ -103,18 +105,52 @@ def attacked(limited: BrokerProcess) -> str:
     return f"{tenant}/shop"
 
 
+def lookups(namespace: str, count: int) -> list[bytes]:
+    name = f"persistent://{namespace}/{'ab' * 90}1"
+    return [encode(Type.LOOKUP, topic=name, request_id=number, authoritative=False) for number in range(count)]
+
+
 def lists(namespace: str, pattern: str, count: int) -> list[bytes]:
     kind = Type.GET_TOPICS_OF_NAMESPACE
     return [encode(kind, request_id=number, namespace=namespace, topics_pattern=pattern) for number in range(count)]
 
 
 def test_a_flood_of_lookups(limited: BrokerProcess, topic: str, attacked: str) -> None:
-    name = f"persistent://{attacked}/{'ab' * 90}1"
-    lookups = [encode(Type.LOOKUP, topic=name, request_id=number, authoritative=False) for number in range(200)]
-    with flood(limited, *lookups) as rounds:
+    answers = 'pulsar_broker_lookup_answers_total{cluster="standalone"}'
+    answered = sample(limited, answers)
+    with flood(limited, *lookups(attacked, 200)) as rounds:
         before = rounds()
         behave(limited, topic)
         eventually(lambda: rounds() > before, within_s=60)
+        assert sample(limited, answers) >= answered + 2 * 200
+        assert sample(limited, 'pulsar_broker_lookup_pending_requests{cluster="standalone"}') == 0
+
+
+def test_a_flood_of_lookups_whose_answers_nobody_reads_is_held_back(
+    limited: BrokerProcess, topic: str, attacked: str
+) -> None:
+    """The answers wait in the broker, up to twice what a connection may have unread; then no more lookups are read."""
+    throttled = 'pulsar_broker_throttled_connections{cluster="standalone"}'
+    data = encode(Type.CONNECT, client_version="flood", protocol_version=21) + b"".join(lookups(attacked, 200))
+    url = urlsplit(limited.service_url)
+    with socket.create_connection((url.hostname or "", url.port or 0)) as flooder:
+        flooder.setblocking(False)
+
+        def is_held_back() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                # Pieces of commands will do: those that were sent in part are completed by the next ones.
+                for _ in range(100):
+                    del unsent[: flooder.send(unsent)]
+                    if not unsent:
+                        unsent.extend(b"".join(lookups(attacked, 200)))
+            return sample(limited, throttled) >= 1
+
+        unsent = bytearray(data)
+        eventually(is_held_back, within_s=60)
+        behave(limited, topic)
+        assert sample(limited, throttled) >= 1
+        assert sample(limited, "heliograph_connection_memory_bytes") < 8 * 1024 * 1024
+    eventually(lambda: sample(limited, throttled) == 0, within_s=60)
 
 
 @pytest.mark.parametrize(("pattern", "refused"), [(COSTLY, False), (TOO_COSTLY, True), ("x" * 100_000, True)])
