@@ -328,6 +328,30 @@ def test_a_connection_ends_when_its_clients_certificate_expires(verifying: TlsBr
     assert verifying.metric('heliograph_connections_cut_total{port="binary",reason="certificate"}') == 1
 
 
+def test_a_request_on_an_open_connection_is_not_answered_when_its_clients_certificate_has_expired(
+    verifying: TlsBroker, tmp_path: Path
+) -> None:
+    cut = 'heliograph_connections_cut_total{port="http",reason="certificate"}'
+    ends = datetime.now(UTC) + timedelta(seconds=6)
+    context = verifying.context(identity(verifying.authority, tmp_path, ends=ends))
+    request = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    before = verifying.metric(cut)
+    with verifying.encrypted(context, url=verifying.process.https_url) as connection:
+
+        def answers() -> bool:
+            try:
+                connection.sendall(request)
+                return connection.recv(65536).startswith(b"HTTP/1.1 200")
+            except OSError:
+                return False
+
+        assert answers()
+        # Each request is answered until the certificate ends, and none after that.
+        eventually(lambda: not answers(), what="the end of the connection")
+        assert datetime.now(UTC) >= ends - timedelta(seconds=1)
+    assert verifying.metric(cut) == before + 1
+
+
 def test_clients_of_an_authority_that_is_removed_are_disconnected_and_those_of_others_come_back(tmp_path: Path) -> None:
     old, new = Authority("old authority"), Authority("new authority")
     trusted = tmp_path / "clients.crt"
