@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pulsar
 import pytest
@@ -14,6 +16,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import DEADLINE_MS, connect, fresh_name
 from tests.support.polling import eventually
+from tests.support.token_specimens import pair, signed, verifying
 from tests.support.tokens import CHECK_EVERY_S, SHORT_S, Signer, ask
 from tests.support.wire_client import ConnectionEndedError, Type, WireClient, WireError
 
@@ -398,6 +401,61 @@ def test_bad_tokens_in_a_flood_do_not_stop_a_client_that_is_known(
             attacker.join()
     assert refused > 4
     admin.close()
+
+
+def test_tokens_of_foreign_keys_in_a_flood_are_verified_and_a_client_that_is_known_goes_on(
+    broker_factory: Callable[..., BrokerProcess], signer: Signer, tmp_path: Path, topic: str
+) -> None:
+    """4,000 tokens as requests on open connections of HTTP, and 400 as CONNECT, with RSA and with a secret."""
+    public = tmp_path / "public.pem"
+    public.write_bytes(verifying("RS256"))
+    broker = broker_factory(environment=signer.settings(superusers=ADMIN, token_public_key=str(public)))
+    broker.start()
+    foreign = Signer(tmp_path / "foreign.key", b"another secret that this broker does not know")
+    claims = {"sub": ADMIN}
+    own = signed("RS256", claims)
+    of_rsa = [signed("RS256", claims | {"number": number}, pair("RS256", 1).private).decode() for number in range(20)]
+    of_secret = [foreign.token(ADMIN, number=number) for number in range(20)]
+    admin = with_token(broker, own.decode())
+    consumer, producer = admin.subscribe(topic, "s"), admin.create_producer(topic)
+    refused, errors = [0] * 4, list[str]()
+
+    def by_http(number: int, tokens: list[str]) -> None:
+        url = urlsplit(broker.http_url)
+        connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=60)
+        for turn in range(2000):
+            headers = {"Authorization": f"Bearer {tokens[turn % len(tokens)]}"}
+            connection.request("GET", "/admin/v2/tenants", headers=headers)
+            answer = connection.getresponse()
+            answer.read()
+            refused[number] += answer.status == 401
+        connection.close()
+
+    def by_connect(number: int, tokens: list[str]) -> None:
+        for turn in range(200):
+            errors.append(refusal_of_connect(broker, **of_token(tokens[turn % len(tokens)])))
+            refused[number] += 1
+
+    attacks = ((by_http, of_rsa), (by_http, of_secret), (by_connect, of_rsa), (by_connect, of_secret))
+    attackers = [threading.Thread(target=run, args=(number, tokens)) for number, (run, tokens) in enumerate(attacks)]
+    for attacker in attackers:
+        attacker.start()
+    went_on = 0
+    while went_on < 50 or any(attacker.is_alive() for attacker in attackers):
+        producer.send(b"%d" % went_on)
+        assert consumer.receive(20_000).data() == b"%d" % went_on
+        went_on += 1
+    for attacker in attackers:
+        attacker.join()
+    admin.close()
+    assert refused == [2000, 2000, 200, 200]
+    assert len(set(errors)) == 1
+    failures = next(
+        float(line.split()[1])
+        for line in ask(f"{broker.http_url}/metrics", signer.token(ADMIN)).body.splitlines()
+        if line.startswith('heliograph_authentications_total{method="token",outcome="failure"}')
+    )
+    assert failures == 4400
 
 
 def test_a_removed_key_ends_those_who_have_nothing_better_to_show(
