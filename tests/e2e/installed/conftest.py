@@ -14,6 +14,7 @@ from tests.e2e.release import NAMESPACE, remove
 from tests.e2e.waiting import wait_ready
 from tests.support.cluster import Cluster
 from tests.support.cluster_fixtures import Images, add_diagnosis, only_operator
+from tests.support.pod_logs import secrets_in_logs
 
 HOST = "default.heliograph.svc.cluster.local"
 ADMIN_HOST = "default-admin.heliograph.svc.cluster.local"
@@ -62,6 +63,7 @@ def installation(cluster: Cluster, images: Images, tmp_path_factory: pytest.Temp
             client = ClientPod(cluster, NAMESPACE, f"pulsar://{HOST}:6650", f"http://{ADMIN_HOST}:8080")
             client.start(images["client"], shows_token=True)
             yield Installation(cluster, shell, client)
+            assert secrets_in_logs(cluster, NAMESPACE) == []
         except AssertionError as error:
             error.add_note(cluster.diagnosis(NAMESPACE))
             raise
