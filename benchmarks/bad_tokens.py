@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 from urllib.parse import urlsplit
 
-import psutil
 import typer
-from heliograph_api.protocol import wire_pb2 as wire
 from rich.console import Console
 from rich.table import Table
 
@@ -22,7 +20,10 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.entries import make_entry
 from tests.support.token_specimens import pair, signed, verifying
 from tests.support.tokens import Signer
-from tests.support.wire_client import Type, WireClient
+from tests.support.wire_client import WireClient
+
+from .latencies import quantiles
+from .scenarios import cpu_seconds
 
 _CONNECTIONS: Final = 4
 _PUBLISHED_A_S: Final = 200
@@ -65,20 +66,11 @@ def _attack(url: str, tokens: list[str], rate: int, ended: Event, refused: multi
 
 
 def _publish(broker: BrokerProcess, token: str, seconds: float) -> Found:
-    process = psutil.Process(broker.pid)
     with WireClient(broker.service_url, connect=False) as client:
-        client.send(
-            Type.CONNECT,
-            client_version="load",
-            protocol_version=21,
-            auth_method_name="token",
-            auth_data=token.encode(),
-            feature_flags=wire.FeatureFlags(),
-        )
-        client.expect(Type.CONNECTED)
+        client.authenticate(token)
         producer = client.producer("persistent://public/default/healthy")
         times: list[float] = []
-        before = process.cpu_times()
+        before = cpu_seconds(broker.pid)
         due = started = time.monotonic()
         for number in range(int(seconds * _PUBLISHED_A_S)):
             began = time.perf_counter()
@@ -86,10 +78,10 @@ def _publish(broker: BrokerProcess, token: str, seconds: float) -> Found:
             times.append((time.perf_counter() - began) * 1000)
             due += 1 / _PUBLISHED_A_S
             time.sleep(max(0.0, due - time.monotonic()))
-        after, lasted = process.cpu_times(), time.monotonic() - started
-    times.sort()
-    used = after.user + after.system - before.user - before.system
-    return Found(times[len(times) // 2], times[len(times) * 99 // 100], used / lasted)
+        used, lasted = cpu_seconds(broker.pid) - before, time.monotonic() - started
+    found = quantiles(times)
+    assert found is not None
+    return Found(found[0], found[1], used / lasted)
 
 
 def main(

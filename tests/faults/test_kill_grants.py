@@ -92,11 +92,7 @@ def check_by_commands(broker: BrokerProcess, signer: Signer, grants: Grants) -> 
     """Subscribe as each role: the port of messages decides as the questions were answered."""
     for role, possible in grants.possible.items():
         with WireClient(broker.service_url, connect=False) as client:
-            token = signer.token(role).encode()
-            client.send(
-                Type.CONNECT, client_version="test", protocol_version=21, auth_method_name="token", auth_data=token
-            )
-            client.expect(Type.CONNECTED)
+            client.authenticate(signer.token(role))
             client.send(Type.SUBSCRIBE, topic="orders", subscription=role, subType=0, consumer_id=1, request_id=1)
             answer = client.read_frame()
             if possible == {True}:

@@ -144,8 +144,7 @@ def test_a_role_that_loses_its_right_loses_its_producers_and_consumers(
 ) -> None:
     grant(closed, signer, topic, "billing", "produce", "consume")
     with WireClient(closed.service_url, connect=False) as client:
-        client.send(Type.CONNECT, client_version="test", protocol_version=21, **of_token(signer.token("billing")))
-        client.expect(Type.CONNECTED)
+        client.authenticate(signer.token("billing"))
         client.send(Type.PRODUCER, topic=topic, producer_id=1, request_id=1)
         client.expect(Type.PRODUCER_SUCCESS)
         client.send(Type.SUBSCRIBE, topic=topic, subscription="s", subType=0, consumer_id=2, request_id=2)
@@ -175,8 +174,7 @@ def test_a_consumer_whose_right_is_revoked_does_nothing_more_though_it_is_still_
     for number in range(5):
         grant(closed, signer, topic, "billing", "consume")
         with WireClient(closed.service_url, connect=False) as client:
-            client.send(Type.CONNECT, client_version="test", protocol_version=21, **of_token(signer.token("billing")))
-            client.expect(Type.CONNECTED)
+            client.authenticate(signer.token("billing"))
             consumer = client.subscribe(topic, f"s{number}")
             revoke(closed, signer, topic, "billing")
             if kind == Type.CONSUMER_STATS:
@@ -227,22 +225,14 @@ def producer_of(broker: BrokerProcess, signer: Signer, topic: str) -> dict[str, 
 def test_a_client_that_cannot_renew_its_token_is_told_so_after_a_grace(closed: BrokerProcess, signer: Signer) -> None:
     with WireClient(closed.service_url, connect=False) as client:
         token = signer.token(ADMIN, expires_in_s=SHORT_S)
-        client.send(Type.CONNECT, client_version="old", protocol_version=21, **of_token(token))
-        client.expect(Type.CONNECTED)
+        client.authenticate(token, client_version="old")
         error = client.expect(Type.ERROR).body
         assert error.error == wire.AuthenticationError
         assert "the client cannot renew them on an open connection: connect again with new ones" in error.message
 
 
 def renewing(client: WireClient, token: str) -> None:
-    client.send(
-        Type.CONNECT,
-        client_version="test",
-        protocol_version=21,
-        feature_flags=wire.FeatureFlags(supports_auth_refresh=True),
-        **of_token(token),
-    )
-    client.expect(Type.CONNECTED)
+    client.authenticate(token, feature_flags=wire.FeatureFlags(supports_auth_refresh=True))
     challenge = client.expect(Type.AUTH_CHALLENGE).body
     assert (challenge.challenge.auth_method_name, challenge.challenge.auth_data) == ("token", b"PulsarAuthRefresh")
 
@@ -265,8 +255,7 @@ def test_a_client_that_does_not_answer_the_challenge_is_closed(closed: BrokerPro
 
 def test_a_response_that_nobody_asked_for_is_a_protocol_error(closed: BrokerProcess, signer: Signer) -> None:
     with WireClient(closed.service_url, connect=False) as client:
-        client.send(Type.CONNECT, client_version="test", protocol_version=21, **of_token(signer.token(ADMIN)))
-        client.expect(Type.CONNECTED)
+        client.authenticate(signer.token(ADMIN))
         client.send(Type.AUTH_RESPONSE, response=wire.AuthData(auth_method_name="token", auth_data=b"x"))
         assert "AUTH_RESPONSE without an AUTH_CHALLENGE" in client.expect(Type.ERROR).body.message
 
@@ -316,8 +305,7 @@ def test_a_proxy_may_send_the_credentials_of_its_client(closed: BrokerProcess, s
 
 def test_refusals_have_the_form_of_each_request(closed: BrokerProcess, signer: Signer, topic: str) -> None:
     with WireClient(closed.service_url, connect=False) as client:
-        client.send(Type.CONNECT, client_version="test", protocol_version=21, **of_token(signer.token("nobody")))
-        client.expect(Type.CONNECTED)
+        client.authenticate(signer.token("nobody"))
         client.send(Type.LOOKUP, topic=topic, request_id=1)
         assert client.expect(Type.LOOKUP_RESPONSE).body.error == wire.AuthorizationError
         client.send(Type.PARTITIONED_METADATA, topic=topic, request_id=2)
@@ -340,8 +328,7 @@ def test_refusals_have_the_form_of_each_request(closed: BrokerProcess, signer: S
 def test_an_initial_subscription_needs_the_right_to_consume(closed: BrokerProcess, signer: Signer, topic: str) -> None:
     grant(closed, signer, topic, "billing", "produce")
     with WireClient(closed.service_url, connect=False) as client:
-        client.send(Type.CONNECT, client_version="test", protocol_version=21, **of_token(signer.token("billing")))
-        client.expect(Type.CONNECTED)
+        client.authenticate(signer.token("billing"))
         client.send(Type.PRODUCER, topic=topic, producer_id=1, request_id=1, initial_subscription_name="s")
         assert client.expect(Type.ERROR).body.error == wire.AuthorizationError
 

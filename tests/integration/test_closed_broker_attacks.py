@@ -128,22 +128,17 @@ def test_a_request_in_pieces_that_comes_in_time_is_answered(closed: BrokerProces
 
 
 def test_a_proxy_does_not_renew_what_its_client_has_shown(closed: BrokerProcess, signer: Signer) -> None:
-    gate = signer.token("gate").encode()
+    gate = signer.token("gate")
     with WireClient(closed.service_url, connect=False) as client:
-        client.send(
-            Type.CONNECT,
-            client_version="test",
-            protocol_version=21,
-            auth_method_name="token",
-            auth_data=gate,
+        client.authenticate(
+            gate,
             feature_flags=wire.FeatureFlags(supports_auth_refresh=True),
             original_principal="behind",
             original_auth_data=signer.token("behind", expires_in_s=SHORT_S),
             original_auth_method="token",
         )
-        client.expect(Type.CONNECTED)
         client.expect(Type.AUTH_CHALLENGE)
-        client.send(Type.AUTH_RESPONSE, response=wire.AuthData(auth_method_name="token", auth_data=gate))
+        client.send(Type.AUTH_RESPONSE, response=wire.AuthData(auth_method_name="token", auth_data=gate.encode()))
         client.send(Type.PING)
         error = client.expect(Type.ERROR).body
         assert error.error == wire.AuthenticationError
@@ -335,15 +330,9 @@ def test_answers_without_a_question_and_a_second_connect_end_the_connection(
 
 def test_a_challenge_takes_one_answer_only(closed: BrokerProcess, signer: Signer) -> None:
     with WireClient(closed.service_url, connect=False) as client:
-        client.send(
-            Type.CONNECT,
-            client_version="test",
-            protocol_version=21,
-            auth_method_name="token",
-            auth_data=signer.token(ADMIN, expires_in_s=SHORT_S).encode(),
-            feature_flags=wire.FeatureFlags(supports_auth_refresh=True),
+        client.authenticate(
+            signer.token(ADMIN, expires_in_s=SHORT_S), feature_flags=wire.FeatureFlags(supports_auth_refresh=True)
         )
-        client.expect(Type.CONNECTED)
         client.expect(Type.AUTH_CHALLENGE)
         answer = wire.AuthData(auth_method_name="token", auth_data=signer.token(ADMIN).encode())
         for _ in range(3):

@@ -124,6 +124,12 @@ class WireClient:
         self._stream.close()
         self._socket.close()
 
+    def authenticate(self, token: str, **fields: Any) -> None:
+        """Send CONNECT with a token and further ``fields``, and wait until the broker accepts it."""
+        given: dict[str, Any] = {"client_version": "wire-test", "protocol_version": 21} | fields
+        self.send(Type.CONNECT, auth_method_name="token", auth_data=token.encode(), **given)
+        self.connected = self.expect(Type.CONNECTED).body
+
     # Frames
 
     def send(self, kind: int, entry: bytes = b"", **fields: Any) -> None:
