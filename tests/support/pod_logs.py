@@ -12,7 +12,7 @@ from .secret_watch import WATCH, SecretWatch
 
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
 _TOKEN: Final = re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]+")
-#: What kubectl says of containers that have no log, because they have not started or their pod went meanwhile.
+#: Errors of kubectl for containers without a log: they have not started, or their pod was deleted meanwhile.
 _NO_LOG: Final = re.compile(r"is waiting to start|NotFound|not found|PodInitializing|ContainerCreating")
 
 

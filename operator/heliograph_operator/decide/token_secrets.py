@@ -80,7 +80,7 @@ def _settings_of_issuers(cluster: BrokerCluster) -> dict[str, Any]:
     for_all = [*issuers.audiences, *given]
     by_issuer = [f"{each.issuer}={name}" for each in issuers.audiences_by_issuer for name in each.audiences]
     if pods.enabled and (issuers.issuers or config.get("oidc_issuer")):
-        # What a provider issues for the pods' audience is not a pod's, and pods have tokens for theirs only.
+        # A provider's token for the audience of pods is not from a pod, and pods have tokens for that audience only.
         by_issuer += [f"{KUBERNETES}={name.strip()}" for name in (pods.audience, *given) if name.strip()]
     elif pods.enabled:
         for_all = [pods.audience, *given]
