@@ -60,7 +60,8 @@ def frames(draw: st.DrawFn) -> bytes:
     fields: dict[str, Any] = draw(st.fixed_dictionaries({}, optional=COMMON))
     if draw(st.booleans()):
         fields |= draw(st.fixed_dictionaries({}, optional=UNCOMMON))
-    payload = draw(st.binary(max_size=9))
+    # Long ones are not copied.
+    payload = draw(st.binary(max_size=9)) * draw(st.sampled_from([1, 1, 1, 3000]))
     if draw(st.booleans()):
         codec = draw(st.sampled_from(sorted(COMPRESS)))
         fields |= {"compression": codec, "uncompressed_size": len(payload)}
@@ -161,6 +162,20 @@ def test_a_message_by_itself_is_added_natively_and_a_batch_or_a_chunk_is_not() -
 def _one(data: bytes) -> OpenedEntry:
     entry: OpenedEntry = OPEN_ENTRY(HEAD, data)
     return entry
+
+
+@given(st.lists(st.sampled_from([0, 1, 300, 40_000, 3_000_000]), max_size=6), st.booleans())
+def test_batches_of_any_sizes_one_after_the_other_have_their_own_values(sizes: list[int], drop: bool) -> None:
+    columns = _columns(["value", "__key"], compiled=COMPILED)
+    kept = []
+    for at, size in enumerate(sizes):
+        columns.add_message(_one(make_frame(bytes([at]) * size, key=str(at))[1]))
+        kept.append(list(columns.take()))
+        if drop:
+            # The next one may get the memory of this one.
+            kept[-1] = [pa.RecordBatch.from_pylist(each.to_pylist(), each.schema) for each in kept[-1]]
+    rows = [row for batches in kept for batch in batches for row in batch.to_pylist()]
+    assert rows == [{"value": bytes([at]) * size, "__key": str(at).encode()} for at, size in enumerate(sizes)]
 
 
 @pytest.mark.parametrize("size", [0, 100, 20_000])

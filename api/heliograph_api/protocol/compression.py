@@ -22,7 +22,7 @@ class DecompressionError(ValueError):
     """The payload does not decompress to the size that it should have; the text says why."""
 
 
-def decompress(compression: int, payload: bytes, size: int) -> bytes | memoryview:
+def decompress(compression: int, payload: bytes | memoryview, size: int) -> bytes | memoryview:
     """Return ``payload``, compressed by the codec with that number (not NONE), as the ``size`` bytes that it was.
 
     Raises :class:`DecompressionError`. The caller decides which sizes are too large.
@@ -48,7 +48,7 @@ def compress(compression: int, payload: bytes | memoryview) -> bytes | memoryvie
     return payload if compression == wire.NONE else memoryview(_COMPRESS[compression](payload))
 
 
-def _zlib(payload: bytes, size: int) -> bytes:
+def _zlib(payload: bytes | memoryview, size: int) -> bytes:
     stream = zlib.decompressobj()
     opened = stream.decompress(payload, size)
     # Asked for one byte more, a stream that is longer than announced shows it, and a complete one meets its end.
@@ -61,22 +61,22 @@ def _filled(written: int, buffer: bytearray) -> memoryview:
     return memoryview(buffer)[:written]
 
 
-def _zstd(payload: bytes, size: int) -> memoryview:
+def _zstd(payload: bytes | memoryview, size: int) -> memoryview:
     buffer = bytearray(size)
     return _filled(cramjam.zstd.decompress_into(payload, buffer), buffer)
 
 
-def _lz4(payload: bytes, size: int) -> memoryview:
+def _lz4(payload: bytes | memoryview, size: int) -> memoryview:
     buffer = bytearray(size)
     return _filled(cramjam.lz4.decompress_block_into(payload, buffer, output_len=size), buffer)
 
 
-def _snappy(payload: bytes, size: int) -> memoryview:
+def _snappy(payload: bytes | memoryview, size: int) -> memoryview:
     buffer = bytearray(size)
     return _filled(cramjam.snappy.decompress_raw_into(payload, buffer), buffer)
 
 
-_DECOMPRESS: dict[int, Callable[[bytes, int], bytes | memoryview]] = {
+_DECOMPRESS: dict[int, Callable[[bytes | memoryview, int], bytes | memoryview]] = {
     wire.ZLIB: _zlib,
     wire.ZSTD: _zstd,
     wire.LZ4: _lz4,

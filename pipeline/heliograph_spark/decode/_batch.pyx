@@ -58,14 +58,13 @@ cdef class RowBuffers:
         self.count = 0
         self.indexes = Memory()
         self.row_ends = Memory()
-        self.value = Column() if "value" in wanted else None
-        self.key = Column() if "__key" in wanted else None
-        self.ordering_key = Column() if "__orderingKey" in wanted else None
-        self.message_id = Column() if "__messageId" in wanted else None
-        self.names = self.texts = self.properties_ends = None
+        self.value = Column(self.value) if "value" in wanted else None
+        self.key = Column(self.key) if "__key" in wanted else None
+        self.ordering_key = Column(self.ordering_key) if "__orderingKey" in wanted else None
+        self.message_id = Column(self.message_id) if "__messageId" in wanted else None
         if "__messageProperties" in wanted:
-            self.names = Texts()
-            self.texts = Texts()
+            self.names = Texts(self.names)
+            self.texts = Texts(self.texts)
             self.properties_ends = Memory()
             self.properties_ends.put_int32(0)
         self.event_times = self.event_nulls = None

@@ -1,5 +1,11 @@
 """Growing buffers of columns. Included in the module ``_batch``."""
 
+cdef enum:
+    # Bytes that a buffer begins with, where nothing was filled before, and at most.
+    LEAST_ROOM = 256
+    MOST_ROOM = 2097152
+
+
 cdef class Memory:
     """Bytes that grow until they are given away."""
 
@@ -8,9 +14,9 @@ cdef class Memory:
     cdef Py_ssize_t room
     cdef Py_ssize_t readers
 
-    def __cinit__(self):
+    def __cinit__(self, Py_ssize_t room=LEAST_ROOM):
         self.used = self.readers = 0
-        self.room = 256
+        self.room = room
         self.start = <uint8_t *>malloc(self.room)
         if self.start == NULL:
             raise MemoryError
@@ -56,6 +62,14 @@ cdef class Memory:
         return self.put(<const uint8_t *>&number, 8)
 
 
+cdef inline Py_ssize_t room_like(Memory before) noexcept:
+    """Return the bytes to begin with where ``before`` was filled: growing copies everything at each step.
+
+    One batch of large messages does not take much memory for the batches after it.
+    """
+    return min(max(before.used + before.used // 8, LEAST_ROOM), MOST_ROOM)
+
+
 cdef class Nulls:
     """Which rows of a column are null: one byte a row, for as long as rows are added."""
 
@@ -98,9 +112,9 @@ cdef class Texts:
     cdef Memory data
     cdef Memory offsets
 
-    def __cinit__(self):
-        self.data = Memory()
-        self.offsets = Memory()
+    def __cinit__(self, Texts before=None):
+        self.data = Memory(LEAST_ROOM if before is None else room_like(before.data))
+        self.offsets = Memory(LEAST_ROOM if before is None else room_like(before.offsets))
         self.offsets.put_int32(0)
 
     cdef inline int put(self, const uint8_t *data, Py_ssize_t size) except -1:
@@ -120,8 +134,8 @@ cdef class Column:
     cdef Texts texts
     cdef Nulls nulls
 
-    def __cinit__(self):
-        self.texts = Texts()
+    def __cinit__(self, Column before=None):
+        self.texts = Texts(None if before is None else before.texts)
         self.nulls = Nulls()
 
     cdef inline int put(self, const uint8_t *data, Py_ssize_t size) except -1:

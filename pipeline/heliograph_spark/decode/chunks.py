@@ -27,7 +27,7 @@ class _Unfinished:
     """Chunks of one message, without a gap from the first one that is held on."""
 
     first: ReceivedEntry
-    payloads: list[bytes] = field(default_factory=list)
+    payloads: list[bytes | memoryview] = field(default_factory=list)
     size: int = 0
 
     @property
@@ -49,7 +49,7 @@ class MissingChunks:
     last: ReceivedEntry
     count: int
     before: tuple[int, int]
-    held: tuple[bytes, ...]
+    held: tuple[bytes | memoryview, ...]
 
     @property
     def uuid(self) -> str:
@@ -63,7 +63,7 @@ class MissingChunks:
         :class:`UndecodableMessage` if the chunks do not make the message that they announce.
         """
         count = self.last.metadata.num_chunks_from_msg
-        head: list[bytes] = []
+        head: list[bytes | memoryview] = []
         first = (0, 0)
         for entry in earlier:
             metadata = entry.metadata
@@ -147,7 +147,7 @@ class ChunkAssembly:
             self.held_bytes -= self._unfinished.pop(oldest).size
 
 
-def _joined(last: ReceivedEntry, first: tuple[int, int], payloads: list[bytes]) -> Entry:
+def _joined(last: ReceivedEntry, first: tuple[int, int], payloads: list[bytes | memoryview]) -> Entry:
     payload = b"".join(payloads)
     announced = last.metadata.total_chunk_msg_size
     if last.metadata.HasField("total_chunk_msg_size") and announced != len(payload):

@@ -65,8 +65,8 @@ class ReceivedEntry(Protocol):
         """Metadata of the entry, which is that of its message unless it holds a batch."""
 
     @property
-    def payload(self) -> bytes:
-        """Everything after the metadata."""
+    def payload(self) -> bytes | memoryview:
+        """Everything after the metadata; a view where a copy would take longer."""
 
     @property
     def redelivery_count(self) -> int:

@@ -90,7 +90,7 @@ class Link:
         #: The last error that answers no request: brokers give it before they end a connection.
         self._complaint: Refused | None = None
         #: The beginning of a frame, and the bytes that it lacks as far as is known.
-        self._begun: list[bytes] = []
+        self._begun: list[bytes | memoryview] = []
         self._lacking = 0
         self._heard_at = time.monotonic()
         self._asked_at = 0.0
@@ -270,9 +270,10 @@ class Link:
         would copy nearly every byte once more.
         """
         at = 0
+        view = memoryview(data)
         while self._begun:
             end = at + self._lacking
-            self._begun.append(data[at:end])
+            self._begun.append(view[at:end])
             if end > len(data):
                 self._lacking = end - len(data)
                 return
@@ -284,7 +285,7 @@ class Link:
                 self._begun.append(joined)
         handled = self._hand_out(data, at)
         if handled < len(data):
-            self._begun.append(data[handled:] if handled else data)
+            self._begun.append(view[handled:])
 
     def _hand_out(self, data: bytes, at: int) -> int:
         """Give the complete frames from ``at`` on to those whom they are for; return where the last one ends."""
