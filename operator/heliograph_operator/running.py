@@ -192,7 +192,7 @@ class Operator:
         clusters = ClusterReconciler(self._site, self._brokers, self._keys, self._certificates)
         archives = ArchiveReconciler(
             ArchiveSite(settings.archive_image, settings.archive_service_account, fixed_user=settings.fixed_user),
-            ArchiveIdentity(self._brokers, self._tokens),
+            ArchiveIdentity(self._brokers, self._tokens, self._trust),
         )
         policies = PolicyReconciler(self._brokers, archives, self._roles)
         users = UserReconciler(self._brokers, self._tokens, self._roles, self._trust)

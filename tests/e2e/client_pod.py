@@ -43,6 +43,9 @@ import os, sys, pulsar
 def connect(url):
     file = os.environ.get("HELIOGRAPH_TOKEN_FILE")
     shown = {"authentication": pulsar.AuthenticationToken(lambda: open(file).read().strip())} if file else {}
+    if url.startswith("pulsar+ssl:"):
+        trusted = os.path.join(os.path.dirname(file), "ca.crt")
+        shown |= {"tls_trust_certs_file_path": trusted, "tls_validate_hostname": True}
     return pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/stderr"), **shown)
 """
 
@@ -106,7 +109,9 @@ class ClientPod:
         self._http_url = http_url
 
     def start(self, image: str, *, shows_token: bool = False) -> None:
+        """Start the pod, in place of one that there is."""
         pod = yaml.safe_load(POD.replace("IMAGE", image))
+        self._cluster.kubectl("delete", "pod", "client", "-n", self._namespace, "--ignore-not-found")
         if shows_token:
             [container] = pod["spec"]["containers"]
             container["env"] = [{"name": "HELIOGRAPH_TOKEN_FILE", "value": f"{_TOKEN_PATH}/token"}]
@@ -114,6 +119,10 @@ class ClientPod:
             pod["spec"]["volumes"] = [{"name": "token", "secret": {"secretName": f"{USER}-token"}}]
         self._cluster.apply(pod, namespace=self._namespace)
         self._cluster.wait_until_ready(self._namespace, "client")
+
+    def at(self, url: str) -> ClientPod:
+        """Return the same pod, for another URL. One with TLS needs a token's Secret, which has the authorities, too."""
+        return ClientPod(self._cluster, self._namespace, url)
 
     def _exec(self, *command: str, timeout_s: float = 300) -> str:
         return self._cluster.kubectl("exec", "-n", self._namespace, "client", "--", *command, timeout_s=timeout_s)

@@ -18,10 +18,15 @@ class BrokerTrust:
         self._bundles: dict[Key, str] = {}
         self._clusters: dict[str, Key] = {}
 
-    def use(self, cluster: Key, urls: Sequence[str], bundle: str) -> None:
-        """Verify what answers at ``urls`` by ``bundle`` (PEM; empty: the authorities of the system)."""
+    def use(self, cluster: Key, urls: Sequence[str], bundle: str) -> bool:
+        """Verify what answers at ``urls`` by ``bundle`` (PEM; empty: the authorities of the system).
+
+        Return whether these are other authorities than before.
+        """
+        before = self._bundles.get(cluster)
         self._clusters.update(dict.fromkeys(urls, cluster))
         self._bundles[cluster] = bundle
+        return before != bundle
 
     def forget(self, cluster: Key) -> None:
         """Take in that a BrokerCluster is gone, or does without TLS."""

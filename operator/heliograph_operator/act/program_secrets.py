@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from heliograph_operator.decide.program_tokens import ProgramToken, plan_program_token
+from heliograph_operator.decide.server_certificate import AUTHORITIES
 from heliograph_operator.decide.signed_tokens import Signer
 from heliograph_operator.decide.stateful_set import metadata
 from heliograph_operator.decide.token_secrets import decoded
@@ -27,7 +28,7 @@ async def keep_program_token(
     context: Context,
     resource: Resource,
     program: ProgramToken,
-    url: str,
+    way: Way,
     signer: Signer | None,
     now: datetime,
     *,
@@ -35,13 +36,14 @@ async def keep_program_token(
 ) -> None:
     """Issue a token or renew it, in a Secret that belongs to the resource. Without a signer, nothing changes.
 
-    ``url`` is the brokers' for clients. With ``renew_only``, a Secret that exists gets a token in time, and nothing
-    else changes: the resource is paused, and its programs are to go on. Raises :class:`.ObjectRefused`, or
+    With ``renew_only``, a Secret that exists gets a token in time, and the authorities to trust, and nothing else
+    changes: the resource is paused, and its programs are to go on. Raises :class:`.ObjectRefused`, or
     :class:`.client.KubeError`.
     """
     found = await find_secret(context, resource, program.secret)
-    plan = plan_program_token(program, decoded(found), Way(url), signer, now)
-    if renew_only and (found is None or not plan.is_new):
+    before = decoded(found)
+    plan = plan_program_token(program, before, way, signer, now)
+    if renew_only and (found is None or not (plan.is_new or before.get(AUTHORITIES, "") != way.authorities)):
         return
     if plan.entries is not None:
         about = metadata(resource.body, program.secret) | {"labels": CREDENTIALS}

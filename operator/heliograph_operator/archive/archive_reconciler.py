@@ -11,7 +11,6 @@ import structlog
 from heliograph_api.admin.admin_client import AdminRefused
 from heliograph_api.resources.archive_spec import SUBSCRIPTION, ArchiveSpec
 from heliograph_api.resources.model import Topic
-from heliograph_api.values.listeners import ENCRYPTED
 
 from heliograph_operator.act.controller import Context
 from heliograph_operator.act.object_apply import ObjectRefused, apply_all, refusal_reason
@@ -23,7 +22,6 @@ from heliograph_operator.decide.archive_cron_job import (
     LABELS,
     OF,
     ArchiveSite,
-    Source,
     cron_job,
     cron_job_name,
 )
@@ -41,7 +39,7 @@ from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects.conditions import ARCHIVED, Reason, Verdict, condition
 from heliograph_operator.objects.kinds import is_deleted
 from heliograph_operator.objects.ownership import conflict
-from heliograph_operator.objects.targets import Target, claim_of, endpoint, http_url
+from heliograph_operator.objects.targets import Target, claim_of
 
 from .archive_deletion import find_cron_job
 from .archive_identity import ArchiveIdentity
@@ -123,17 +121,9 @@ class ArchiveReconciler:
 
     async def _apply(self, context: Context, resource: Resource, spec: ArchiveSpec, target: Target) -> None:
         cluster = context.cache.get(target.cluster) or {}
-        url = endpoint(cluster, "broker")
-        if url.startswith(ENCRYPTED):
-            message = (
-                f"{target.cluster} has no ports without TLS, which archives use; valid: spec.tls.only: false there,"
-                " with spec.networkPolicy.clients for who may use them"
-            )
-            raise ObjectRefused(Reason.ARCHIVE_NOT_ALLOWED, message)
-        secret = await self._identity.keep(context, resource, target.name, cluster)
-        source = Source(target.name, url, http_url(cluster), secret)
+        source = await self._identity.keep(context, resource, target.name, cluster)
         wanted = cron_job(spec, resource.body, source, self._site, consent_of(cluster).jobs)
-        was_refused = condition(resource.status, ARCHIVED).get("reason") in _KNOWN
+        was_refused = condition(resource.status, ARCHIVED).get("reason") in (*_KNOWN, Reason.CLUSTER_NOT_READY)
         existed = "archive" in resource.status and not was_refused
         changed = await apply_all(context, resource, [wanted], kinds=_KINDS, existed=existed)
         if changed:

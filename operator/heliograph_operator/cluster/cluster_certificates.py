@@ -51,7 +51,7 @@ from heliograph_operator.decide.stateful_set import Site, metadata
 from heliograph_operator.decide.token_secrets import decoded
 from heliograph_operator.kube.client import KubeError
 from heliograph_operator.objects import clock
-from heliograph_operator.objects.kinds import Body, Key
+from heliograph_operator.objects.kinds import TOPIC, Body, Key
 
 log = structlog.get_logger(__name__)
 
@@ -107,7 +107,7 @@ class ClusterCertificates:
             return
         bundle = _published(found)
         if bundle is not None:
-            self._use(resource, bundle)
+            self._use(context, resource, bundle)
 
     # -- the operator's own certificates -------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class ClusterCertificates:
         assert server is not None
         about = metadata(body, server_secret_name(name))
         await write_secret(context, resource, about, server_data(server, plan.bundle), of_brokers, _TLS)
-        self._use(resource, plan.bundle)
+        self._use(context, resource, plan.bundle)
         if {each.id for each in plan.authorities if each.private} - {each.id for each in known}:
             message = "an authority was made; clients find it in the ConfigMap with the authorities"
             await context.events.emit(body, "AuthorityMade", message, repeat=True)
@@ -174,8 +174,10 @@ class ClusterCertificates:
                 " out if clients trust the authority anyway",
             )
         expected = verified_names(name, namespace, self._site.cluster_domain, hosts)
-        lacking = missing_names(server, expected)
         admin = f"{admin_service_name(name)}.{namespace}.svc.{self._site.cluster_domain}"
+        if cluster.spec.archives.enabled:
+            expected.append(admin)
+        lacking = missing_names(server, expected)
         if cluster.spec.tls.only and not server.is_for(admin):
             _refuse(
                 ClusterReason.CERTIFICATE_NAMES_MISSING,
@@ -186,11 +188,16 @@ class ClusterCertificates:
             await apply_all(context, resource, [authorities_config_map(resource.body, bundle)])
         else:
             await remove_all(context, resource, [(CONFIG_MAP, bundle_name(name))])
-        self._use(resource, bundle)
+        self._use(context, resource, bundle)
         return CertificateState(secret, server, bundle_name(name) if bundle else "", lacking)
 
-    def _use(self, resource: Resource, bundle: str) -> None:
-        self._trust.use(resource.key, admin_urls(resource.body, self._site), bundle)
+    def _use(self, context: Context, resource: Resource, bundle: str) -> None:
+        if not self._trust.use(resource.key, admin_urls(resource.body, self._site), bundle):
+            return
+        # The runs of archives have copies.
+        for key in context.cache.keys(TOPIC.name, resource.key.namespace):
+            if ((context.cache.get(key) or {}).get("spec") or {}).get("archive") is not None:
+                context.queue.add(key)
 
 
 def _refuse(reason: ClusterReason, message: str) -> NoReturn:

@@ -33,6 +33,7 @@ from heliograph_operator.decide.token_keys import (
     read_public,
 )
 from heliograph_operator.decide.token_secrets import decoded, private_name, public_name
+from heliograph_operator.decide.user_tokens import Way
 from heliograph_operator.kube.client import KubeError
 from heliograph_operator.objects import clock
 from heliograph_operator.objects.kinds import Body, Key
@@ -107,7 +108,7 @@ class ClusterKeys:
         for program in (metrics_token(resource.key.name), backup_token(resource.key.name)):
             try:
                 await keep_program_token(
-                    context, resource, program, url, signer, self._now(), renew_only=resource.paused
+                    context, resource, program, Way(url), signer, self._now(), renew_only=resource.paused
                 )
             except ObjectRefused as error:
                 refused = error

@@ -13,8 +13,8 @@ from heliograph_api.values.durations import format_duration
 
 from heliograph_operator.objects.kinds import API_VERSION, GROUP, Body, Kind
 
+from .archive_access import NO_ACCESS, ArchiveAccess
 from .literal_text import literal
-from .program_tokens import TOKEN_FILE, executors_token, token_mount, token_volume
 from .stateful_set import CONTAINER_SECURITY, Manifest, pod_security
 
 CRON_JOB: Final = Kind("CronJob", "cronjobs", "batch/v1")
@@ -31,11 +31,6 @@ CLIENT_LABELS: Final = {"app.kubernetes.io/name": "heliograph-archive"}
 OF: Final = f"{GROUP}/archive"
 CONTAINER: Final = "archive"
 RESULT: Final = "/dev/termination-log"
-#: Options of the data source by which it shows its token, read from the file each time.
-_CREDENTIALS: Final = {
-    "pulsar.client.authPluginClassName": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
-    "pulsar.client.authParams": f"file://{TOKEN_FILE}",
-}
 #: The templates for pods of executors, files of the image: with its user, and with the one that is assigned.
 _EXECUTOR_POD: Final = "/opt/heliograph/executor-pod.yaml"
 _EXECUTOR_POD_ASSIGNED_USER: Final = "/opt/heliograph/executor-pod-assigned-user.yaml"
@@ -62,8 +57,7 @@ class Source:
     topic: str
     service_url: str
     admin_url: str
-    #: The Secret with the token that runs show to the broker; empty: they need none.
-    token_secret: str = ""
+    access: ArchiveAccess = NO_ACCESS
 
 
 def cron_job_name(topic: str) -> str:
@@ -116,8 +110,7 @@ def _pod(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite, jobs:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     if spec.volume_claim_ref is not None:
         volumes.append({"name": "archive", "persistentVolumeClaim": {"claimName": spec.volume_claim_ref.name}})
-    if source.token_secret:
-        volumes.append(token_volume(source.token_secret))
+    volumes += source.access.volumes()
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         # The pod needs no access to the API server unless an account is configured for it.
@@ -143,8 +136,7 @@ def _container(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite,
     mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]
     if spec.volume_claim_ref is not None:
         mounts.append({"name": "archive", "mountPath": MOUNT})
-    if source.token_secret:
-        mounts.append(token_mount())
+    mounts += source.access.mounts()
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": spec.image or site.image,
@@ -187,8 +179,7 @@ def _arguments(spec: ArchiveSpec, body: Body, source: Source, site: ArchiveSite,
     executors = _executors(spec, body, source, site, jobs) if spec.master.startswith("k8s:") else {}
     conf = executors | {literal(name): literal(value) for name, value in spec.conf.items()}
     given = [f"{option}={literal(value)}" for option, value in options.items()]
-    if source.token_secret:
-        given += [f"--option={name}={value}" for name, value in _CREDENTIALS.items()]
+    given += [f"--option={name}={value}" for name, value in source.access.options().items()]
     return ["archive", *given, *(f"--conf={name}={value}" for name, value in conf.items())]
 
 
@@ -213,6 +204,4 @@ def _executors(
         volume = "spark.kubernetes.executor.volumes.persistentVolumeClaim.archive"
         conf[f"{volume}.options.claimName"] = spec.volume_claim_ref.name
         conf[f"{volume}.mount.path"] = MOUNT
-    if source.token_secret:
-        conf |= executors_token(source.token_secret)
-    return conf
+    return conf | source.access.executors()

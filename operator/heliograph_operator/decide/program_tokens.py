@@ -20,9 +20,9 @@ from .user_tokens import TOKEN, TokenPlan, Way, plan_token
 _HOUR_MS: Final = 3600 * 1000
 _VALIDITY_MS: Final = 24 * _HOUR_MS
 #: The directory of a container with the token, which the kubelet keeps current.
-_PATH: Final = "/etc/heliograph/token"
+TOKEN_PATH: Final = "/etc/heliograph/token"
 #: The file with the token.
-TOKEN_FILE: Final = f"{_PATH}/{TOKEN}"
+TOKEN_FILE: Final = f"{TOKEN_PATH}/{TOKEN}"
 _VOLUME: Final = "token"
 
 
@@ -62,16 +62,12 @@ def plan_program_token(
     return plan_token(proof, program.role, found, way, signer, now)
 
 
-def token_volume(secret: str) -> dict[str, Any]:
-    """Return the volume of a pod with the token, and nothing else of its Secret."""
-    return {"name": _VOLUME, "secret": {"secretName": secret, "items": [{"key": TOKEN, "path": TOKEN}]}}
+def token_volume(secret: str, *, whole: bool = False) -> dict[str, Any]:
+    """Return the volume of a pod with the token, and nothing else of its Secret unless it is to have the ``whole``."""
+    items = {} if whole else {"items": [{"key": TOKEN, "path": TOKEN}]}
+    return {"name": _VOLUME, "secret": {"secretName": secret, **items}}
 
 
 def token_mount() -> dict[str, Any]:
     """Return the mount of the volume."""
-    return {"name": _VOLUME, "mountPath": _PATH, "readOnly": True}
-
-
-def executors_token(secret: str) -> dict[str, str]:
-    """Return the Spark configuration that mounts a Secret in executors where the driver has it."""
-    return {f"spark.kubernetes.executor.secrets.{secret}": _PATH}
+    return {"name": _VOLUME, "mountPath": TOKEN_PATH, "readOnly": True}

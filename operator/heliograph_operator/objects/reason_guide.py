@@ -44,7 +44,10 @@ OF_POLICIES: Final = (
     ),
     Guide(
         ("ClusterNotReady",),
-        "the BrokerCluster has not published a broker address yet, or the BrokerConnection has not reached its brokers",
+        (
+            "the BrokerCluster has not published a broker address yet, or the BrokerConnection has not reached its "
+            "brokers; of `Archived`: the operator has not read yet which authorities runs are to trust"
+        ),
         "see the conditions of the BrokerCluster or BrokerConnection",
     ),
     Guide(

@@ -1,18 +1,23 @@
-"""A topic is archived by its CronJob, in the installed chart: files on a volume, rows and lag in the status."""
+"""A topic is archived by its CronJob, in the installed chart: files on a volume, rows and lag in the status.
+
+The broker has no port without TLS and asks for a token, and its authority is replaced between two runs.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.e2e.client_pod import USER
 from tests.e2e.guide import commands
-from tests.e2e.waiting import conditions, wait_ready
+from tests.e2e.waiting import conditions, uid, wait_ready, wait_replaced
 from tests.support.cluster_fixtures import Images
 
-from .conftest import Installation
+from .conftest import HOST, Installation
 
 pytestmark = pytest.mark.spark_image
 
@@ -47,6 +52,7 @@ class Archive:
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
+        self.client = installation.client.at(f"pulsar+ssl://{HOST}:6651")
         self.cluster, self.namespace = installation.cluster, installation.namespace
 
     def topic(self, **archive: Any) -> None:
@@ -118,6 +124,37 @@ class Archive:
         image: str = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["image"]
         return image.rpartition(":")[2]
 
+    def authorities(self, name: str) -> str:
+        """The authorities in a ConfigMap or a Secret."""
+        found = self.cluster.kubectl_json("get", name, "-n", self.namespace)
+        assert "ca.crt" in found["data"]
+        entry: str = found["data"]["ca.crt"]
+        return entry if found["kind"] == "ConfigMap" else base64.b64decode(entry).decode()
+
+    def wait_authorities_of_clients(self) -> None:
+        """Wait until the User of the client's pod has the authorities."""
+        self._wait("the client has the authorities", lambda: self.authorities(f"secret/{USER}-token"), 90)
+
+    def wait_authorities_of_runs(self, before: str) -> str:
+        """The authorities in the Secret of the runs, once they are those that are published, and others than before.
+
+        The operator reads its own ones once a minute.
+        """
+
+        def renewed() -> str:
+            published, of_runs = self.authorities("cm/default-ca"), self.authorities("secret/receipts-archive-token")
+            assert of_runs == published != before
+            return of_runs
+
+        found: str = self._wait("runs have the authorities", renewed, 150)
+        return found
+
+    def arguments(self) -> list[str]:
+        """The command line of the runs."""
+        cron = self.cluster.kubectl_json("get", "cronjob", "receipts-archive", "-n", self.namespace)
+        found: list[str] = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]
+        return found
+
     def executors(self) -> list[str]:
         labels = "spark-role=executor"
         found = self.cluster.kubectl_json("get", "pods", "-n", self.namespace, "-l", labels)["items"]
@@ -133,26 +170,44 @@ def archive(installation: Installation, images: Images) -> Iterator[Archive]:
     assert images["spark"].startswith("heliograph/spark:")
     found = Archive(installation)
     helm = ["upgrade", "heliograph", "charts/heliograph", "-n", installation.namespace, "--reuse-values"]
-    installation.cluster.helm(*helm, "--set", "archive.enabled=true", "--wait")
+    installation.cluster.helm(*helm, "--set", "archive.enabled=true,tls.enabled=true", "--wait")
     accounts = {"serviceAccounts": ["heliograph-archive"], "masters": [MASTER]}
     allowed = {"enabled": True, "volumeClaims": ["archive"], **accounts}
-    installation.kubectl("patch", "bcl", "default", "--type=merge", "-p", json.dumps({"spec": {"archives": allowed}}))
+    change(installation, archives=allowed, tls={"enabled": True, "only": True})
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     metadata = {"name": "archive", "namespace": installation.namespace}
     installation.cluster.apply(
         {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": claim}
     )
+    found.wait_authorities_of_clients()
+    # The kubelet would bring them into the pod as well, but later.
+    found.client.start(images["client"], shows_token=True)
     yield found
     installation.kubectl("delete", "htopic/receipts", "--timeout=120s")
     installation.kubectl("delete", "pvc/archive", "--wait=false")
+    # The other tests connect without TLS.
+    change(installation, archives=None, tls=None)
+
+
+def change(installation: Installation, **spec: Any) -> None:
+    """Change the BrokerCluster by what restarts its pod, and wait until that serves again."""
+    cluster, namespace = installation.cluster, installation.namespace
+    pod = uid(cluster, namespace, "pod/default-0")
+    installation.kubectl("patch", "bcl", "default", "--type=merge", "-p", json.dumps({"spec": spec}))
+    wait_replaced(cluster, namespace, "default-0", pod)
+    wait_ready(cluster, namespace, "brokercluster/default")
 
 
 def test_a_topic_is_archived_by_its_cron_job_and_then_by_executors(
     installation: Installation, archive: Archive
 ) -> None:
     archive.topic()
-    installation.client.publish(TOPIC, [f"{number:03}" for number in range(100)])
+    archive.client.publish(TOPIC, [f"{number:03}" for number in range(100)])
     archive.wait_lag(100)
+    assert f"--service-url=pulsar+ssl://{HOST}:6651" in archive.arguments()
+    # While the run is under way, another authority is published, beside the one that issues.
+    published = archive.authorities("cm/default-ca")
+    installation.kubectl("delete", "secret", "default-tls-authority")
     begin, wait, show = commands("docs/operator.md", "Archives")
     installation.shell.run(begin)
     installation.shell.run(wait, timeout_s=RUN_WITHIN_S + 60)
@@ -162,11 +217,13 @@ def test_a_topic_is_archived_by_its_cron_job_and_then_by_executors(
     assert first["lastSuccessTime"] >= first["lastRunTime"]
     archive.wait_lag(0)
 
+    assert published in archive.wait_authorities_of_runs(published)
+
     # The second run adds what is new, and is done by a pod that the driver's pod has asked for.
     helm = ["upgrade", "heliograph", "charts/heliograph", "-n", installation.namespace, "--reuse-values"]
     installation.cluster.helm(*helm, "--set", "archive.executors=true", "--wait")
     archive.topic(master=MASTER, serviceAccountName="heliograph-archive")
-    installation.client.publish(TOPIC, [f"{number:03}" for number in range(100, 150)])
+    archive.client.publish(TOPIC, [f"{number:03}" for number in range(100, 150)])
     archive.wait_lag(50)
     second = archive.run("second")
     assert second["rows"] == 50

@@ -37,8 +37,12 @@ def cluster_keys(now: Callable[[], datetime] = _now) -> ClusterKeys:
 
 
 def cluster_reconciler(
-    brokers: BrokerSessions | None = None, keys: ClusterKeys | None = None, image: str = "image"
+    brokers: BrokerSessions | None = None,
+    keys: ClusterKeys | None = None,
+    image: str = "image",
+    trust: BrokerTrust | None = None,
+    now: Callable[[], datetime] = _now,
 ) -> ClusterReconciler:
     site = Site(image)
-    certificates = ClusterCertificates(site, BrokerTrust())
+    certificates = ClusterCertificates(site, trust or BrokerTrust(), now)
     return ClusterReconciler(site, brokers or BrokerSessions(0.0), keys or cluster_keys(), certificates)

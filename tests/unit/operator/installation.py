@@ -32,6 +32,7 @@ from heliograph_api.resources.permission_spec import namespace_grants, topic_act
 from heliograph_api.resources.role_state import RoleSettings, RoleState
 from heliograph_api.values.names import SubscriptionName, TopicName
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
+from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.act.controller import Context, Outcome
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.resource_memory import ResourceMemories
@@ -268,7 +269,7 @@ class Operator:
         self.watcher = Watcher(cache, queue)
         self.context = Context(settings, self._server, cache, ResourceMemories(), queue, Events(self._server, "test"))
         self.sessions = sessions or OneBroker(installation.broker)
-        archives = ArchiveReconciler(ArchiveSite("image"), ArchiveIdentity(self.sessions, tokens()))
+        archives = ArchiveReconciler(ArchiveSite("image"), ArchiveIdentity(self.sessions, tokens(), BrokerTrust()))
         roles = UserRoles()
         cache.listeners.append(roles.seen)
         self._policies = PolicyReconciler(self.sessions, archives, roles)

@@ -139,17 +139,6 @@ async def test_without_consent_there_is_no_cron_job_and_the_topic_says_why() -> 
     assert archived(world) == ("Unknown", "ArchivePending")
 
 
-async def test_brokers_without_plain_ports_have_no_archives() -> None:
-    world = installation()
-    url = "pulsar+ssl://main.team.svc.cluster.local:6651"
-    world.body(MAIN)["status"]["endpoints"] |= {"broker": url, "brokerTls": url}
-    operator = world.started(archives=True)
-    await operator.settle()
-    assert CRON_JOB not in world.server.objects
-    assert archived(world) == ("False", "ArchiveNotAllowed")
-    assert "spec.tls.only" in condition(world.body(ORDERS)["status"], ARCHIVED)["message"]
-
-
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize(
     "withdrawn", [{}, {"enabled": False, "volumeClaims": ["files"]}, {"enabled": True, "volumeClaims": ["others"]}]

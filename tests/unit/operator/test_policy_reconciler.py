@@ -11,6 +11,7 @@ from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TenantState, TopicState
 from heliograph_api.resources.model import KINDS, Topic
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
+from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.act.controller import Outcome
 from heliograph_operator.archive.archive_identity import ArchiveIdentity
 from heliograph_operator.archive.archive_reconciler import ArchiveReconciler
@@ -76,7 +77,7 @@ class World:
         self.context = self.server.context()
         self.session = Session()
         sessions = Sessions(self.session)
-        archives = ArchiveReconciler(ArchiveSite("image"), ArchiveIdentity(sessions, tokens()))
+        archives = ArchiveReconciler(ArchiveSite("image"), ArchiveIdentity(sessions, tokens(), BrokerTrust()))
         self._reconciler = PolicyReconciler(sessions, archives, UserRoles())
 
     async def reconcile(self, key: Key = TOPIC) -> Outcome:

@@ -12,11 +12,13 @@ from heliograph_api.policies.grants import AuthPolicies, with_namespace_grants, 
 from heliograph_api.resources.archive_consent_spec import ArchiveJobsSpec
 from heliograph_api.resources.archive_spec import ArchiveSpec
 from heliograph_api.resources.backup_spec import BackupSpec
+from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.act.controller import Outcome
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.archive.archive_identity import ArchiveIdentity
 from heliograph_operator.archive.archive_reconciler import ArchiveReconciler
 from heliograph_operator.cluster.cluster_keys import ClusterKeys
+from heliograph_operator.decide.archive_access import ArchiveAccess
 from heliograph_operator.decide.archive_cron_job import ArchiveSite, Source, cron_job
 from heliograph_operator.decide.backup_jobs import BackupPods, push_job
 from heliograph_operator.decide.program_tokens import archive_token, backup_token, metrics_token
@@ -72,7 +74,7 @@ class Team:
     async def topic(self) -> Resource:
         """Reconcile the Topic, as an operator with archives."""
         sessions = OneBroker(self.broker)
-        archives = ArchiveReconciler(ArchiveSite("image"), ArchiveIdentity(sessions, self.tokens))
+        archives = ArchiveReconciler(ArchiveSite("image"), ArchiveIdentity(sessions, self.tokens, BrokerTrust()))
         for _ in range(2):
             # The first one creates the topic in the broker.
             context = replace(self.server.context(), settings=Settings(archives=True))
@@ -353,7 +355,8 @@ def test_permissions_of_namespaces_and_topics_leave_the_grants_of_programs_alone
 
 def test_executors_of_an_archive_have_the_token_where_the_driver_has_it() -> None:
     spec = ArchiveSpec.model_validate({**ON_VOLUME, "master": "k8s://https://kubernetes.default.svc"})
-    source = Source(ORDERS, "pulsar://main:6650", "http://main:8080", ARCHIVE.secret)
+    access = ArchiveAccess(ARCHIVE.secret, token=True)
+    source = Source(ORDERS, "pulsar://main:6650", "http://main:8080", access)
     made = cron_job(spec, topic(), source, ArchiveSite("image"), ArchiveJobsSpec())
     (container,) = made["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     assert "--conf=spark.kubernetes.executor.secrets.orders-archive-token=/etc/heliograph/token" in container["args"]
