@@ -5,11 +5,10 @@ The Secret has the token of the role, and the authorities by which runs verify b
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
-from heliograph_api.values.listeners import ENCRYPTED
 
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
 from heliograph_operator.act.broker_tokens import BrokerTokens, needs_token
@@ -30,7 +29,8 @@ from heliograph_operator.decide.user_tokens import Way
 from heliograph_operator.objects import clock
 from heliograph_operator.objects.conditions import Reason
 from heliograph_operator.objects.kinds import Body, key_of
-from heliograph_operator.objects.targets import endpoint, http_url
+from heliograph_operator.objects.program_urls import program_urls
+from heliograph_operator.objects.targets import http_url
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +50,7 @@ class ArchiveIdentity:
 
         Raises :class:`.ObjectRefused`, :class:`.client.KubeError`, AdminRefused or AdminUnreachable.
         """
-        urls, secret = _urls(cluster), _secret(resource, cluster)
+        urls, secret = program_urls(cluster), _secret(resource, cluster)
         authorities = await self._authorities(context, resource, cluster, secret) if urls.encrypted else ""
         access = ArchiveAccess(secret, token=needs_token(cluster), authorities=bool(authorities))
         if access.token:
@@ -65,14 +65,14 @@ class ArchiveIdentity:
             await _keep_authorities(context, resource, secret, authorities)
         else:
             access = NO_ACCESS
-        return Source(topic, urls.service_url, urls.admin_url, access)
+        return Source(topic, urls.service_url, urls.http_url, access)
 
     async def renew(self, context: Context, resource: Resource, cluster: Body) -> None:
         """Renew the token and the authorities of a paused Topic's archive, whose runs go on.
 
         Raises :class:`.ObjectRefused`, or :class:`.client.KubeError`.
         """
-        urls, secret, with_token = _urls(cluster), _secret(resource, cluster), needs_token(cluster)
+        urls, secret, with_token = program_urls(cluster), _secret(resource, cluster), needs_token(cluster)
         authorities = self._trust.bundle(key_of(cluster)) if urls.encrypted else ""
         if not urls.service_url or not (with_token or authorities):
             return
@@ -124,28 +124,6 @@ class ArchiveIdentity:
         listing = await broker.recent_listing()
         if wanted := changes(role, stated, listing.grants.get(role, Grants()), listing.state):
             await broker.grant(role, wanted)
-
-
-class _Urls(NamedTuple):
-    """The URLs at which runs reach brokers."""
-
-    service_url: str
-    admin_url: str
-
-    @property
-    def encrypted(self) -> bool:
-        """Whether they have TLS."""
-        return self.service_url.startswith(ENCRYPTED)
-
-
-def _urls(cluster: Body) -> _Urls:
-    """Return the URLs with TLS if brokers have it, unless they ask for certificates of clients: runs have none."""
-    plain = _Urls(endpoint(cluster, "broker"), http_url(cluster))
-    service_url, admin_url = endpoint(cluster, "brokerTls"), endpoint(cluster, "https")
-    stated = (cluster.get("spec") or {}).get("tls") or {}
-    if stated.get("requireClientCertificate") is True or not (service_url and admin_url):
-        return plain
-    return _Urls(service_url, admin_url)
 
 
 def _secret(resource: Resource, cluster: Body) -> str:

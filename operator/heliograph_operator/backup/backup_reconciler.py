@@ -38,7 +38,7 @@ from heliograph_operator.kube.client import KubeRefused
 from heliograph_operator.objects import clock
 from heliograph_operator.objects.conditions import READY, Reason, Truth, condition, ready, timestamp
 from heliograph_operator.objects.kinds import BACKUP, BROKER_CLUSTER, Body, Key, is_held
-from heliograph_operator.objects.targets import http_url
+from heliograph_operator.objects.program_urls import program_urls
 
 from .backup_deletion import BackupDeletion
 from .backup_pods import pods_of_job
@@ -114,7 +114,7 @@ class BackupReconciler:
                     f" {key.namespace}; valid: one that exists there"
                 )
             return await self._say(context, resource, Reason.PARENT_MISSING, message)
-        url = http_url(found.body)
+        url = program_urls(found.body).http_url
         if not url or found.status.get("readyReplicas") == 0:
             message = f"no broker of BrokerCluster {cluster_key.name} is ready"
             return await self._say(context, resource, Reason.CLUSTER_NOT_READY, message)

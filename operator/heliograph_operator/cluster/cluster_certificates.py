@@ -173,11 +173,8 @@ class ClusterCertificates:
                 f"Secret {secret}: its entry {AUTHORITIES} has no certificate; valid: certificates in PEM, or leave it"
                 " out if clients trust the authority anyway",
             )
-        expected = verified_names(name, namespace, self._site.cluster_domain, hosts)
+        lacking = missing_names(server, verified_names(name, namespace, self._site.cluster_domain, hosts))
         admin = f"{admin_service_name(name)}.{namespace}.svc.{self._site.cluster_domain}"
-        if cluster.spec.archives.enabled:
-            expected.append(admin)
-        lacking = missing_names(server, expected)
         if cluster.spec.tls.only and not server.is_for(admin):
             _refuse(
                 ClusterReason.CERTIFICATE_NAMES_MISSING,

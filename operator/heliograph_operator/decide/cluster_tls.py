@@ -123,7 +123,7 @@ def server_names(name: str, namespace: str, domain: str, more: Iterable[str]) ->
 def verified_names(name: str, namespace: str, domain: str, more: Iterable[str]) -> list[str]:
     """Return those of the names that clients verify in any case: the hosts that they connect to."""
     service = f"{namespace}.svc.{domain}"
-    return [f"{name}.{service}", f"{name}-0.{name}-brokers.{service}", *_nameable(more)]
+    return [f"{name}.{service}", f"{name}-0.{name}-brokers.{service}", f"{name}-admin.{service}", *_nameable(more)]
 
 
 def _nameable(hosts: Iterable[str]) -> list[str]:

@@ -350,7 +350,7 @@ async def test_a_secret_that_may_not_be_written_is_named() -> None:
     assert CRON_JOB not in team.server.objects
 
 
-async def test_a_certificate_that_archives_cannot_verify_is_told() -> None:
+async def test_a_certificate_that_programs_cannot_verify_is_told() -> None:
     authority = Authority()
     lacking = secret_of(authority)
     made = authority.issue(hosts=[NAMES[0], NAMES[2]])

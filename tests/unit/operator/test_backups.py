@@ -11,6 +11,8 @@ from heliograph_api.resources.backup_spec import BackupSpec
 from heliograph_api.resources.model import BrokerCluster
 from heliograph_operator.backup.backup_reconciler import BackupReconciler
 from heliograph_operator.decide.backup_jobs import BackupPods, backup_pods, push_job
+from heliograph_operator.decide.cluster_objects import endpoints
+from heliograph_operator.decide.cluster_tls import OpenPorts
 from heliograph_operator.decide.owned_objects import resources_of
 from heliograph_operator.decide.stateful_set import Site
 from heliograph_operator.objects.kinds import FINALIZER, Key
@@ -89,6 +91,30 @@ def test_the_pod_trusts_the_authorities_of_the_brokers() -> None:
     assert {"name": "HELIOGRAPH_TLS_CA", "value": "/etc/heliograph/ca/ca.crt"} in container["env"]
     mount = next(each for each in container["volumeMounts"] if each["mountPath"] == "/etc/heliograph/ca")
     assert {"name": mount["name"], "configMap": {"name": "main-ca"}} in pod["volumes"]
+
+
+@pytest.mark.parametrize("tls", [{"only": True}, {}])
+async def test_the_pod_fetches_the_backup_by_tls_if_brokers_have_it(tls: dict[str, Any]) -> None:
+    found = main() | {"spec": {"tls": {"enabled": True, **tls}}}
+    urls = endpoints(found, Site("image"), OpenPorts(plain="only" not in tls, encrypted=True))
+    found["status"] |= {"endpoints": urls, "tls": {"authorities": "main-ca"}}
+    server = Server(found, backup())
+    await reconcile(server)
+    pod = server.objects[PUSH]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"][container["args"].index("--http-url") + 1] == urls["https"]
+    assert {"name": "authorities", "configMap": {"name": "main-ca"}} in pod["volumes"]
+
+
+async def test_the_pod_uses_no_tls_with_brokers_that_require_a_certificate() -> None:
+    asks = {"enabled": True, "clientCA": {"secretRef": {"name": "people"}}, "requireClientCertificate": True}
+    found = main() | {"spec": {"tls": asks}}
+    urls = endpoints(found, Site("image"), OpenPorts(plain=True, encrypted=True))
+    found["status"] |= {"endpoints": urls, "tls": {"authorities": "main-ca"}}
+    server = Server(found, backup())
+    await reconcile(server)
+    arguments = server.objects[PUSH]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert arguments[arguments.index("--http-url") + 1] == urls["http"]
 
 
 async def test_a_backup_is_made_once_and_says_what_is_stored() -> None:
