@@ -1,3 +1,16 @@
+{{- /* Fails if the values lack a section: with --reuse-values they have no defaults but those of the release. */ -}}
+{{- define "heliograph.checkValues" -}}
+{{- range $path := list "operator" "operator.image" "operator.serviceAccount" "operator.networkPolicy" "broker" "broker.image" "connections" "authentication" "tls" "archive" "archive.image" "defaultCluster" "defaultCluster.spec" "metrics" "metrics.serviceMonitor" "metrics.prometheusRule" "metrics.dashboard" "test" "test.image" }}
+{{- $at := $.Values }}
+{{- range $name := splitList "." $path }}
+{{- if not (kindIs "map" (index $at $name)) }}
+{{- fail (printf "%s: the values lack it, as those of a release by an earlier chart do, which --reuse-values keeps; valid: helm upgrade --reset-then-reuse-values, with the defaults of this chart and your values" $path) }}
+{{- end }}
+{{- $at = index $at $name }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "heliograph.name" -}}
 {{- default .Release.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end }}
