@@ -71,6 +71,12 @@ def test_the_first_certificate_of_a_file_to_expire_counts(files: TlsFiles, issue
     assert load(files, now_ms()).invalid == ""
 
 
+def test_authorities_may_have_comments_in_any_characters(files: TlsFiles) -> None:
+    assert files.client_ca is not None
+    files.client_ca.write_bytes(b"# Autorit\xc3\xa9 \xff\n" + AUTHORITY.pem)
+    assert len(load(files, now_ms()).context.get_ca_certs()) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -111,7 +111,7 @@ def _load(files: TlsFiles, contents: tuple[bytes, ...], now_ms: int) -> Loaded:
     if files.client_ca is not None:
         authorities = _certificates(files.client_ca, contents[2])
         try:
-            context.load_verify_locations(cadata=contents[2].decode("ascii", "replace"))
+            context.load_verify_locations(cadata=contents[2].decode("ascii", "ignore"))
         except ssl.SSLError as error:
             raise TlsError(f"{files.client_ca} cannot be used: {error.reason}") from error
         context.verify_mode = ssl.CERT_REQUIRED if files.required else ssl.CERT_OPTIONAL
