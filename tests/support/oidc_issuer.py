@@ -54,6 +54,7 @@ class OidcIssuer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="oidc-issuer", daemon=True)
         self._open: asyncio.Event
+        self._tls: ssl.SSLContext | None = None
         self.requests: Counter[str] = Counter()
         self.bearer = ""
         self.clients: dict[str, str] = {}
@@ -93,10 +94,12 @@ class OidcIssuer:
         app.router.add_post(_TOKEN_PATH, self._issue)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
         await self._runner.setup()
-        tls = _server_tls(self._authority) if self._authority is not None else None
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=tls)
+        if self._authority is not None:
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.show_certificate_of(self._authority)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
         await site.start()
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._runner.addresses[0][1]}"
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.requests[request.path] += 1
@@ -141,6 +144,12 @@ class OidcIssuer:
     def release(self) -> None:
         """Answer the requests that are held, and further ones."""
         self._loop.call_soon_threadsafe(self._open.set)
+
+    def show_certificate_of(self, authority: Authority) -> None:
+        """Show new connections a certificate that this authority issues."""
+        assert self._tls is not None
+        with tempfile.TemporaryDirectory() as directory:
+            self._tls.load_cert_chain(*authority.issue("issuer").write(Path(directory)))
 
     def fail(self, *paths: str, status: int = 500) -> None:
         """Answer these paths (none: all) with an error until :meth:`recover`."""
@@ -205,14 +214,6 @@ class OidcIssuer:
 
 def _algorithm(name: str) -> Any:
     return jwt.get_algorithm_by_name(name)
-
-
-def _server_tls(authority: Authority) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.TemporaryDirectory() as directory:
-        files = authority.issue("issuer").write(Path(directory))
-        context.load_cert_chain(files.certificate, files.key)
-    return context
 
 
 def json_answer(content: object) -> Callable[[], web.Response]:

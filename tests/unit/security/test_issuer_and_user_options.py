@@ -21,6 +21,21 @@ def test_issuers_and_audiences_are_repeated(
     assert [config.oidc_audience for config in configs] == ["west", "a,b"]
 
 
+def test_the_authorities_of_issuers(
+    heliograph: CommandLine, configs: list[BrokerConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELIOGRAPH_AUTH", "oidc")
+    monkeypatch.setenv("HELIOGRAPH_OIDC_CA", "environment.crt")
+    issuer = ("--oidc-issuer", "https://a", "--oidc-audience", "a")
+    assert heliograph("standalone", *issuer).code == 0
+    assert heliograph("standalone", *issuer, "--oidc-ca", "option.crt").code == 0
+    assert [config.oidc_ca for config in configs] == ["environment.crt", "option.crt"]
+    monkeypatch.delenv("HELIOGRAPH_AUTH")
+    ran = heliograph("standalone", "--oidc-ca", "option.crt")
+    assert (ran.code, len(configs)) == (1, 2)
+    assert "oidc_ca (--oidc-ca): needs oidc_issuer (--oidc-issuer), whose servers it is for" in ran.err
+
+
 def test_wrong_issuers_are_refused_by_name(heliograph: CommandLine, configs: list[BrokerConfig]) -> None:
     ran = heliograph("standalone", "--oidc-issuer", "http://id.example")
     assert (ran.code, configs) == (1, [])

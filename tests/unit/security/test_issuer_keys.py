@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from heliograph_broker.clock import VirtualClock
+from heliograph_broker.security.authentication.authority_file import AuthorityFile
 from heliograph_broker.security.authentication.issuer_keys import (
     KEEP_S,
     MAX_PAUSE_S,
@@ -229,8 +230,9 @@ async def test_a_fetch_ends_when_the_broker_does(issuer: OidcIssuer, keys: Issue
 
 
 async def test_an_issuer_is_trusted_by_the_file_of_its_authorities(tmp_path: Path) -> None:
-    authority = Authority()
-    trusted = authority.write(tmp_path)
+    authority, path = Authority(), tmp_path / "ca.crt"
+    authority.write(tmp_path)
+    trusted = AuthorityFile(path)
     with OidcIssuer(authority=authority) as issuer:
         assert len(await DiscoveredKeys(issuer.url, trusted).fetch()) == 1
         # The file is read each time, so that it can be replaced.
@@ -239,11 +241,14 @@ async def test_an_issuer_is_trusted_by_the_file_of_its_authorities(tmp_path: Pat
             await DiscoveredKeys(issuer.url, trusted).fetch()
         with pytest.raises(FetchFailed, match="certificate verify failed"):
             await DiscoveredKeys(issuer.url).fetch()
-        trusted.write_text("no certificate")
-        with pytest.raises(FetchFailed, match=r"the certificates in .*ca\.crt cannot be read"):
+        # While an authority is replaced, both are in the file.
+        path.write_bytes(Authority("successor").pem + authority.pem)
+        assert len(await DiscoveredKeys(issuer.url, trusted).fetch()) == 1
+        path.write_text("no certificate")
+        with pytest.raises(FetchFailed, match=r"^/.*ca\.crt holds no certificates in PEM, or a damaged one$"):
             await DiscoveredKeys(issuer.url, trusted).fetch()
-        trusted.unlink()
-        with pytest.raises(FetchFailed, match=r"the certificates in .*ca\.crt cannot be read"):
+        path.unlink()
+        with pytest.raises(FetchFailed, match=r"^cannot read /.*ca\.crt: No such file or directory$"):
             await DiscoveredKeys(issuer.url, trusted).fetch()
         # Keys of an encrypted issuer come by an encrypted connection, too.
         authority.write(tmp_path)

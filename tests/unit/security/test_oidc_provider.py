@@ -321,7 +321,11 @@ class TestServiceAccounts:
         ({"auth": "oidc", "oidc_issuer": "https://a"}, "oidc_audience: is empty"),
         (
             {"auth": "oidc", "oidc_issuer": "https://a", "oidc_audience": "a", "oidc_ca": "/none"},
-            "oidc_ca: there is no file '/none'; valid: certificate authorities in PEM",
+            "oidc_ca: cannot read /none: No such file or directory; valid: certificate authorities in PEM",
+        ),
+        (
+            {"auth": "oidc", "oidc_issuer": "https://a", "oidc_audience": "a", "oidc_ca": __file__},
+            "oidc_provider.py holds no certificates in PEM, or a damaged one; valid: certificate authorities in PEM",
         ),
     ],
 )

@@ -31,6 +31,7 @@ _OPTIONS: Final = {
         "https_port",
         "insecure",
         "oidc_audience",
+        "oidc_ca",
         "oidc_issuer",
         "superusers",
         "tls_cert",
@@ -132,6 +133,16 @@ def standalone(
             help="Accept issuers' tokens for this audience only; may be repeated.",
         ),
     ] = None,
+    oidc_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--oidc-ca",
+            metavar="FILE",
+            help="Authorities in PEM of the issuers' servers, read for each fetch of keys. Default: those of the "
+            "system.",
+            show_default=False,
+        ),
+    ] = None,
     basic_file: Annotated[
         Path | None,
         typer.Option(
@@ -230,6 +241,7 @@ def standalone(
         "token_public_key": _joined("--token-public-key", token_public_key),
         "oidc_issuer": _joined("--oidc-issuer", oidc_issuer),
         "oidc_audience": _joined("--oidc-audience", oidc_audience),
+        "oidc_ca": "" if oidc_ca is None else str(oidc_ca),
         "basic_file": "" if basic_file is None else str(basic_file),
         "superusers": _joined("--superuser", superuser),
         "insecure": insecure,

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+from .authority_file import AuthorityFile
 from .claims import claimed_issuer
 from .jwks import KeySet
 from .provider import ProviderUnusable
@@ -43,7 +44,7 @@ class ClusterKeys:
             raise ProviderUnusable(f"oidc_kubernetes: {directory / 'token'} is no token with an issuer")
 
     async def fetch(self) -> KeySet:
-        async with documents(self._directory / "ca.crt", self._within_s) as reader:
+        async with documents(AuthorityFile(self._directory / "ca.crt"), self._within_s) as reader:
             # The kubelet replaces it before it expires.
             bearer = await asyncio.to_thread(self._token)
             await reader.discover(self._api_server + DISCOVERY_PATH, self.issuer, bearer)

@@ -18,6 +18,7 @@ from heliograph_api.values.quoting import quoted
 from heliograph_broker.clock import Clock
 from heliograph_broker.security.identity import Identity
 
+from .authority_file import SYSTEM, AuthoritiesUnusable, AuthorityFile
 from .claims import time_ms
 from .issuer_keys import IssuerKeys
 from .kubernetes import SERVICE_ACCOUNT, ClusterKeys
@@ -66,11 +67,11 @@ class OidcProvider(Provider):
             config.check_together()
         except ValueError as error:
             raise ProviderUnusable(str(error)) from None
-        authorities = Path(config.oidc_ca) if config.oidc_ca else None
-        if authorities is not None and not authorities.is_file():
-            raise ProviderUnusable(
-                f"oidc_ca: there is no file {quoted(config.oidc_ca)}; valid: certificate authorities in PEM"
-            )
+        authorities = AuthorityFile(Path(config.oidc_ca)) if config.oidc_ca else SYSTEM
+        try:
+            authorities.context()
+        except AuthoritiesUnusable as error:
+            raise ProviderUnusable(f"oidc_ca: {error}; valid: certificate authorities in PEM") from None
         issuers = parse_issuers(config.oidc_issuer)
         own = {
             name: frozenset(audiences)

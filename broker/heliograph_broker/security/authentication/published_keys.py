@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import aiohttp
 from heliograph_api.values.issuers import is_trustworthy_url
 from heliograph_api.values.quoting import quoted
 
+from .authority_file import SYSTEM, AuthoritiesUnusable, AuthorityFile
 from .jwks import InvalidKeySet, KeySet, parse_key_set
 
 DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
@@ -83,36 +82,29 @@ class Documents:
 
 
 @asynccontextmanager
-async def documents(authorities: Path | None, within_s: float) -> AsyncIterator[Documents]:
-    """Yield a reader for ``within_s`` that trusts ``authorities`` (None: those of the system), read from their file.
+async def documents(authorities: AuthorityFile, within_s: float) -> AsyncIterator[Documents]:
+    """Yield a reader for ``within_s`` that trusts ``authorities`` as they are in their file now.
 
     Raises :class:`FetchFailed` for whatever goes wrong in its context with files, connections and time.
     """
     try:
         async with asyncio.timeout(within_s):
-            tls = await asyncio.to_thread(_tls, authorities)
-            connector = aiohttp.TCPConnector(ssl=tls)
+            connector = aiohttp.TCPConnector(ssl=await asyncio.to_thread(authorities.context))
             # The default is five minutes, which the time around it cuts short.
             async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
                 yield Documents(session)
     except TimeoutError:
         raise FetchFailed(f"no complete answer within {within_s:g} s") from None
+    except AuthoritiesUnusable as error:
+        raise FetchFailed(str(error)) from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise FetchFailed(f"{type(error).__name__}: {error}") from error
-
-
-def _tls(authorities: Path | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=None if authorities is None else str(authorities))
-    except OSError as error:
-        # Errors of TLS are errors of the operating system in Python.
-        raise FetchFailed(f"the certificates in {authorities} cannot be read: {error}") from error
 
 
 class DiscoveredKeys:
     """The keys of an issuer that any client can reach at the address that is its name."""
 
-    def __init__(self, issuer: str, authorities: Path | None = None, *, within_s: float = FETCH_S) -> None:
+    def __init__(self, issuer: str, authorities: AuthorityFile = SYSTEM, *, within_s: float = FETCH_S) -> None:
         self.issuer = issuer
         self._authorities = authorities
         self._within_s = within_s
