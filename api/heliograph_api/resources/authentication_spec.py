@@ -12,6 +12,7 @@ from heliograph_api.values.durations import format_duration
 from heliograph_api.values.quoting import quoted
 
 from .cel import DURATION, InSchema, Rule
+from .certificate_source import MountedCertificates
 from .fields import Contradiction, Duration, Model, Unique, unique
 from .patterns import matching
 
@@ -38,6 +39,7 @@ _AUDIENCE: Final = "[^ ,]+"
 _NO_AUDIENCE: Final = "not an audience; valid: a name without blanks and commas"
 _NEEDS_AUDIENCE: Final = "needs audiences: an issuer's tokens for other services would do otherwise; valid: one or more"
 _NOT_TRUSTED: Final = "is for an issuer that is not among issuers; valid: one of them"
+_NO_ISSUERS: Final = "needs issuers, whose servers it is for; valid: issuers, too"
 _NO_VALIDITY: Final = "not the validity of a token; valid: from 10m to 366d"
 _BY_ISSUER: Final = InSchema({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["issuer"]})
 
@@ -135,6 +137,7 @@ class OidcSpec(Model):
             _NOT_TRUSTED,
             ".audiencesByIssuer",
         ),
+        Rule("!has(self.ca) || (has(self.issuers) && size(self.issuers) > 0)", _NO_ISSUERS, ".ca"),
     )
 
     issuers: Annotated[Unique[IssuerUrl], Field(max_length=10)] = Field(default_factory=list)
@@ -148,6 +151,9 @@ class OidcSpec(Model):
     cannot issue tokens for the audience of another one."""
     role_claim: str = Field(default="sub", min_length=1, max_length=100)
     """Claim of their tokens that names the client."""
+    ca: MountedCertificates | None = None
+    """Certificate authorities of the issuers' servers, of all of them; default: those of the system. Brokers follow a
+    change of the certificates without a restart."""
 
     @model_validator(mode="after")
     def _for_an_audience(self) -> Self:
@@ -156,6 +162,8 @@ class OidcSpec(Model):
             raise Contradiction([("issuers", _NEEDS_AUDIENCE)])
         if not named.issubset(self.issuers):
             raise Contradiction([("audiencesByIssuer", _NOT_TRUSTED)])
+        if self.ca is not None and not self.issuers:
+            raise Contradiction([("ca", _NO_ISSUERS)])
         return self
 
 

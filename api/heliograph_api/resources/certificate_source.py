@@ -56,3 +56,13 @@ class CertificateSource(Model):
         if (self.secret_ref is None) == (self.config_map_ref is None):
             raise Contradiction([("configMapRef", _ONE)])
         return self
+
+
+class MountedCertificates(CertificateSource):
+    """Certificates of authorities that brokers get as a file."""
+
+    secret_ref: CertificateReference | None = None
+    """Secret with the certificates, in the Kubernetes namespace of the BrokerCluster. Brokers mount it; the operator
+    does not read it."""
+    config_map_ref: CertificateReference | None = None
+    """ConfigMap with them, in the Kubernetes namespace of the BrokerCluster."""

@@ -25,6 +25,7 @@ DEFAULT_STORAGE: Final = 10 * 1024**3
 
 _BY_CERTIFICATE: Final = "(^|,) *tls *(,|$)"
 _NO_AUTHORITIES: Final = "tls needs authorities of clients' certificates; valid: spec.tls with enabled and clientCA"
+_TWO_FILES: Final = "is the file of authentication.oidc.ca, too; valid: one of them"
 _NO_SIZE = "a volume has a size; valid: above 0, and not infinite"
 _BY_NAME = InSchema({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]})
 
@@ -84,6 +85,12 @@ class BrokerClusterSpec(Model):
             " || (has(self.tls) && has(self.tls.enabled) && self.tls.enabled && has(self.tls.clientCA))",
             _NO_AUTHORITIES,
             ".config.auth",
+        ),
+        Rule(
+            "!has(self.config) || !has(self.config.oidc_ca) || self.config.oidc_ca == '' || !has(self.authentication)"
+            " || !has(self.authentication.oidc) || !has(self.authentication.oidc.ca)",
+            _TWO_FILES,
+            ".config.oidc_ca",
         ),
     )
 
@@ -175,4 +182,10 @@ class BrokerClusterSpec(Model):
         by_certificate = re.search(_BY_CERTIFICATE, str(self.config.get("auth", "")))
         if by_certificate and not (self.tls.enabled and self.tls.client_ca is not None):
             raise Contradiction([("config.auth", _NO_AUTHORITIES)])
+        return self
+
+    @model_validator(mode="after")
+    def _knows_one_file_of_issuers_authorities(self) -> Self:
+        if self.config.get("oidc_ca") and self.authentication.oidc.ca is not None:
+            raise Contradiction([("config.oidc_ca", _TWO_FILES)])
         return self

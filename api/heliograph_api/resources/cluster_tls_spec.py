@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Self
 from pydantic import Field, model_validator
 
 from .cel import Rule
-from .certificate_source import CertificateReference, CertificateSource
+from .certificate_source import MountedCertificates
 from .fields import MAX_REFERENCE, Contradiction, Model
 
 _NO_AUTHORITY: Final = "needs authorities that certificates of clients are verified by; valid: set clientCA, too"
@@ -15,14 +15,6 @@ _LOCKED_OUT: Final = (
     "would lock out the kubelet's probes and the operator, which have no certificate; valid: only or"
     " requireClientCertificate, not both"
 )
-
-
-class ClientCaSpec(CertificateSource):
-    """The authorities of clients' certificates."""
-
-    secret_ref: CertificateReference | None = None
-    """Secret with their certificates, in the Kubernetes namespace of the BrokerCluster. Brokers mount it; the operator
-    does not read it."""
 
 
 class ClusterTlsSpec(Model):
@@ -47,7 +39,7 @@ class ClusterTlsSpec(Model):
     """Secret with the brokers' certificate, as cert-manager makes it (`tls.crt`, `tls.key`, `ca.crt`), in the
     Kubernetes namespace of the BrokerCluster; left out: the operator makes an authority and a certificate, and renews
     both."""
-    client_ca: ClientCaSpec | None = Field(default=None, alias="clientCA")
+    client_ca: MountedCertificates | None = Field(default=None, alias="clientCA")
     """Authorities of clients' certificates; default: clients are not asked for one."""
     require_client_certificate: bool = False
     """Whether clients without a certificate are refused."""

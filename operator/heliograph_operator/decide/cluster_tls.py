@@ -6,11 +6,12 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from heliograph_api.resources.cluster_tls_spec import ClientCaSpec, ClusterTlsSpec
+from heliograph_api.resources.cluster_tls_spec import ClusterTlsSpec
 from heliograph_api.resources.model import BrokerCluster
 
 from heliograph_operator.objects.kinds import Body
 
+from .authority_volumes import authority_volume
 from .server_certificate import AUTHORITIES, CERTIFICATE, KEY
 
 #: The directory of a broker's container with the certificate, which the kubelet keeps current.
@@ -76,16 +77,8 @@ def tls_volumes(cluster: BrokerCluster, name: str) -> list[dict[str, Any]]:
     secret = tls.secret_name or server_secret_name(name)
     volumes: list[dict[str, Any]] = [{"name": _VOLUME, "secret": {"secretName": secret, "items": items}}]
     if tls.client_ca is not None:
-        volumes.append({"name": _CLIENT_CA_VOLUME, **_client_ca(tls.client_ca)})
+        volumes.append(authority_volume(_CLIENT_CA_VOLUME, tls.client_ca))
     return volumes
-
-
-def _client_ca(stated: ClientCaSpec) -> dict[str, Any]:
-    of_secret, of_config_map = stated.secret_ref, stated.config_map_ref
-    if of_secret is not None:
-        return {"secret": {"secretName": of_secret.name, "items": [{"key": of_secret.key, "path": AUTHORITIES}]}}
-    assert of_config_map is not None
-    return {"configMap": {"name": of_config_map.name, "items": [{"key": of_config_map.key, "path": AUTHORITIES}]}}
 
 
 def tls_mounts(tls: ClusterTlsSpec) -> list[dict[str, Any]]:

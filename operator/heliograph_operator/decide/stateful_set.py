@@ -14,6 +14,7 @@ from heliograph_api.values.sizes import format_size
 
 from heliograph_operator.objects.kinds import API_VERSION, BROKER_CLUSTER, GROUP, Body
 
+from .authentication_settings import authentication_mounts, authentication_settings, authentication_volumes
 from .cluster_tls import (
     HTTP_PORT_NAME,
     HTTPS_PORT_NAME,
@@ -26,7 +27,6 @@ from .cluster_tls import (
     wanted_ports,
 )
 from .pod_template import Essentials, with_pod_template
-from .token_secrets import authentication_settings, keys_mount, keys_volume
 
 Manifest = dict[str, Any]
 
@@ -263,9 +263,7 @@ def _pod(
         "containers": [_container(cluster, body, site, given)],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
-    if spec.authentication.enabled:
-        pod["volumes"].append(keys_volume(name))
-    pod["volumes"] += tls_volumes(cluster, name)
+    pod["volumes"] += [*authentication_volumes(cluster, name), *tls_volumes(cluster, name)]
     if before_start is not None:
         pod["initContainers"] = [_init_container(cluster, site, before_start)]
         pod["volumes"] += before_start.volumes
@@ -320,9 +318,7 @@ def _container(cluster: BrokerCluster, body: Body, site: Site, advertised: Adver
         "resources": spec.resources or DEFAULT_RESOURCES,
         "volumeMounts": [{"name": VOLUME, "mountPath": DATA_PATH}, {"name": "tmp", "mountPath": "/tmp"}],
     }
-    if spec.authentication.enabled:
-        container["volumeMounts"].append(keys_mount())
-    container["volumeMounts"] += tls_mounts(spec.tls)
+    container["volumeMounts"] += [*authentication_mounts(cluster), *tls_mounts(spec.tls)]
     if spec.image_pull_policy is not None:
         container["imagePullPolicy"] = spec.image_pull_policy
     return container

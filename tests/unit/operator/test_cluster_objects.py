@@ -327,6 +327,37 @@ def test_audiences_are_by_issuer_where_the_spec_says_so() -> None:
     BrokerConfig.from_environment(data)
 
 
+@pytest.mark.parametrize(
+    ("source", "volume"),
+    [
+        ({"secretRef": {"name": "private-ca"}}, {"secret": {"secretName": "private-ca", "items": "ca.crt"}}),
+        (
+            {"configMapRef": {"name": "private-ca", "key": "issuers.pem"}},
+            {"configMap": {"name": "private-ca", "items": "issuers.pem"}},
+        ),
+    ],
+)
+def test_the_authorities_of_issuers_are_a_file_of_the_brokers(
+    source: dict[str, Any], volume: dict[str, dict[str, Any]]
+) -> None:
+    issuers: dict[str, Any] = {"issuers": ["https://id.internal"], "audiences": ["apps"]}
+    cluster = made(authentication={"enabled": True, "oidc": {**issuers, "ca": source}})
+    config = BrokerConfig.from_environment(cluster["ConfigMap main"]["data"])
+    assert config.oidc_ca == "/etc/heliograph/issuer-ca/ca.crt"
+    template = cluster["StatefulSet main"]["spec"]["template"]["spec"]
+    [(kind, expected)] = volume.items()
+    entry = expected.pop("items")
+    expected["items"] = [{"key": entry, "path": "ca.crt"}]
+    assert {"name": "issuer-ca", kind: expected} in template["volumes"]
+    mount = {"name": "issuer-ca", "mountPath": "/etc/heliograph/issuer-ca", "readOnly": True}
+    assert mount in template["containers"][0]["volumeMounts"]
+    # Without authorities, or without authentication, there is no such file.
+    without = made(authentication={"enabled": True, "oidc": issuers})
+    assert "HELIOGRAPH_OIDC_CA" not in without["ConfigMap main"]["data"]
+    assert "issuer-ca" not in json.dumps(without)
+    assert "issuer-ca" not in json.dumps(made(authentication={"enabled": False, "oidc": {**issuers, "ca": source}}))
+
+
 def test_pods_alone_have_their_audience_as_that_of_all() -> None:
     data = made(authentication={"enabled": True, "serviceAccounts": {"enabled": True}})["ConfigMap main"]["data"]
     assert data["HELIOGRAPH_OIDC_AUDIENCE"] == "heliograph"

@@ -1,7 +1,8 @@
-"""The examples of Users: each is valid, and in effect on the BrokerCluster beside it."""
+"""The examples of Users, and of BrokerClusters in the guide: each is valid and in effect."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.manifests.documents import read_yaml
 from heliograph_api.resources.model import KINDS, BrokerCluster, User
-from heliograph_operator.decide.stateful_set import stated_settings
+from heliograph_operator.decide.cluster_objects import manifests
+from heliograph_operator.decide.stateful_set import Site, stated_settings
 from heliograph_operator.objects.kinds import GROUP
 from heliograph_operator.objects.user_identities import not_in_effect
 
@@ -74,3 +76,37 @@ def test_the_pod_of_the_service_account_has_a_token_for_the_brokers() -> None:
     (mount,) = container["volumeMounts"]
     files = [each["value"] for each in container["env"] if each["name"] == "HELIOGRAPH_TOKEN_FILE"]
     assert files == [f"{mount['mountPath']}/{source['serviceAccountToken']['path']}"]
+
+
+def of_the_guide(heading: str) -> tuple[BrokerConfig, list[Path]]:
+    """Return the settings of the brokers of an example in the guide, and where their pods have files."""
+    guide = (PROJECT / "docs" / "security.md").read_text(encoding="utf-8")
+    (example,) = re.findall(
+        "```yaml\n(.*?)```", guide.partition(f"\n### {heading}\n")[2].partition("\n##")[0], re.DOTALL
+    )
+    (body,) = read_yaml(example)
+    assert isinstance(body, dict)
+    cluster = BrokerCluster.model_validate(body)
+    made = {each["kind"]: each for each in manifests(cluster, _with_uid(body), Site("broker"))}
+    pod = made["StatefulSet"]["spec"]["template"]["spec"]
+    (broker,) = pod["containers"]
+    volumes = {each["name"] for each in pod["volumes"]} | {"data"}
+    assert {each["name"] for each in broker["volumeMounts"]} == volumes
+    config = BrokerConfig.from_environment(made["ConfigMap"]["data"])
+    return config, [Path(each["mountPath"]) for each in broker["volumeMounts"]]
+
+
+def _with_uid(body: dict[str, Any]) -> dict[str, Any]:
+    return {**body, "metadata": {**body["metadata"], "uid": "uid-1"}}
+
+
+def test_the_pods_of_the_guide_have_the_file_of_users() -> None:
+    config, mounted = of_the_guide("Files of other methods")
+    assert config.auth_methods() == ("token", "basic")
+    assert Path(config.basic_file).parent in mounted
+
+
+def test_the_pods_of_the_guide_have_the_authorities_of_their_issuer() -> None:
+    config, mounted = of_the_guide("An issuer with a private authority on Kubernetes")
+    assert config.oidc_issuer == "https://id.internal"
+    assert Path(config.oidc_ca).parent in mounted
