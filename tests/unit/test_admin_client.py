@@ -18,8 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from heliograph_api.admin.admin_client import AdminClient, AdminUnreachable
+from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
 from heliograph_api.admin.client_tls import ClientCertificate, TlsMistake
+from heliograph_api.values.names import TopicName
 
 from tests.support.certificates import Authority
 
@@ -53,6 +54,24 @@ async def redirecting() -> AsyncIterator[tuple[str, list[str]]]:
     yield here, sent
     await first.cleanup()
     await other.cleanup()
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_a_name_that_is_resolved_in_a_path_is_not_asked_for(
+    redirecting: tuple[str, list[str]], name: str
+) -> None:
+    url, sent = redirecting
+    async with AdminClient(url) as client:
+        for call in (
+            client.grant_namespace(f"{name}/payments", "billing", ["produce"]),
+            client.remove_subscription_role("shop/payments", name, "billing"),
+            client.delete_tenant(name, force=True),
+            client.grant_topic(TopicName.parse(f"shop/payments/{name}"), "billing", []),
+        ):
+            with pytest.raises(AdminRefused, match=r"has the name \. or \.\., which no request can have") as refused:
+                await call
+            assert not refused.value.by_broker
+    assert not sent
 
 
 async def test_a_token_is_not_sent_to_where_a_broker_redirects(redirecting: tuple[str, list[str]]) -> None:

@@ -21,6 +21,7 @@ from heliograph_api.policies.policy_table import SUBSCRIPTION_FIELDS
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.resources.role_state import RoleSettings
 from heliograph_api.values.names import NamespaceName, SubscriptionName, TopicName
+from heliograph_api.values.quoting import quoted
 
 from .admin_paths import encoded, encoded_subscription, namespace_path, subscription_path, tenant_path, topic_path
 from .client_tls import ClientCertificate, TlsMistake, client_tls, is_no_http, tls_mistake, tls_reason
@@ -152,6 +153,9 @@ class AdminClient:
         """As :meth:`request`, for answers that are not JSON or say something in their headers."""
         if self._session is None:
             raise RuntimeError("AdminClient is used outside its 'async with'")
+        if any(part in (".", "..") for part in path.split("/")):
+            # Another path would be asked for: such parts are resolved on the way.
+            raise AdminRefused(400, f"{quoted(path)} has the name . or .., which no request can have", by_broker=False)
         data: bytes | None = None
         headers = self._credentials()
         if text is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from pydantic import AfterValidator, Field
 
@@ -26,3 +27,17 @@ def matching(pattern: str, problem: str, most: int) -> tuple[object, ...]:
         InSchema({"maxLength": most}),
         Rule(f"self.matches('^({pattern})$')", problem),
     )
+
+
+_DOTS: Final = "(^|/)[.][.]?(/|$)"
+_NO_DOTS: Final = "has the name . or .., which no request can have; valid: other names"
+
+
+def _without_dots(text: str) -> str:
+    if re.search(_DOTS, text):
+        raise ValueError(f"{quoted(text)} {_NO_DOTS}")
+    return text
+
+
+WITHOUT_DOTS: Final = (AfterValidator(_without_dots), Rule(f"!self.matches('{_DOTS}')", _NO_DOTS))
+"""The check that no part of a name is ``.`` or ``..``: paths of requests to a broker would lead elsewhere."""

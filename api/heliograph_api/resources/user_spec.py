@@ -12,7 +12,7 @@ from heliograph_api.values.names import InvalidName, NamespaceName, TopicName
 from .authentication_spec import IssuerUrl, Role, Validity
 from .cel import DURATION, Rule, where_both
 from .fields import Contradiction, Count, Duration, Model, SubscriptionText, Unique
-from .patterns import matching
+from .patterns import WITHOUT_DOTS, matching
 from .policy_parts import RateSpec
 from .references import ResourceReference
 from .role_state import RoleLimits
@@ -159,13 +159,15 @@ class PermissionSpec(Model):
         ),
     )
 
-    namespace: Annotated[str, *matching(_NAMESPACE, _NO_NAMESPACE, _MAX_TOPIC)] | None = None
+    namespace: Annotated[str, *matching(_NAMESPACE, _NO_NAMESPACE, _MAX_TOPIC), *WITHOUT_DOTS] | None = None
     """Namespace in the broker: tenant/namespace."""
-    topics: Annotated[str, *matching(_TOPICS, _NO_TOPICS, _MAX_TOPIC)] | None = None
+    topics: Annotated[str, *matching(_TOPICS, _NO_TOPICS, _MAX_TOPIC), *WITHOUT_DOTS] | None = None
     """Topic of the namespace by its own name, or all whose names begin so: orders-*. Default: all of the namespace."""
-    topic: Annotated[str, *matching(_TOPIC, _NO_TOPIC, _MAX_TOPIC)] | None = None
+    topic: Annotated[str, *matching(_TOPIC, _NO_TOPIC, _MAX_TOPIC), *WITHOUT_DOTS] | None = None
     """Topic by its full name, which has to exist."""
-    subscriptions: Annotated[Unique[SubscriptionText], Field(max_length=20)] = Field(default_factory=list)
+    subscriptions: Annotated[Unique[Annotated[SubscriptionText, *WITHOUT_DOTS]], Field(max_length=20)] = Field(
+        default_factory=list
+    )
     """Subscriptions of the namespace that only this role, and others that name them, may use; default: none. A role
     that may consume may use all others, too."""
     actions: Annotated[

@@ -416,6 +416,14 @@ def test_what_a_role_gains_comes_before_what_it_loses() -> None:
     ]
 
 
+def test_names_with_dots_are_names() -> None:
+    stated = [
+        {"namespace": "a.b/...", "topics": "..*", "actions": ["produce"]},
+        {"topic": "a/..b/c..", "subscriptions": [".s", "..."], "actions": ["consume"]},
+    ]
+    assert len(User.model_validate(user(permissions=stated) | {"metadata": {"name": "x"}}).spec.permissions) == 2
+
+
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
@@ -436,6 +444,23 @@ def test_what_a_role_gains_comes_before_what_it_loses() -> None:
         ({"permissions": [{"namespace": "a", "actions": ["produce"]}]}, "tenant/namespace"),
         ({"permissions": [{"namespace": "a/b", "topics": "x*y", "actions": ["produce"]}]}, "at its end"),
         ({"permissions": [{"namespace": "a/b", "subscriptions": ["s"], "actions": ["produce"]}]}, "consume"),
+        (
+            {
+                "permissions": [
+                    {"namespace": "a/b", "actions": ["produce"]},
+                    {"namespace": "../b", "actions": ["produce"]},
+                ]
+            },
+            "spec.permissions[1].namespace: '../b' has the name . or .., which no request can have; valid: other names",
+        ),
+        ({"permissions": [{"namespace": "a/.", "actions": ["produce"]}]}, "permissions[0].namespace: 'a/.' has the"),
+        ({"permissions": [{"namespace": "a/b", "topics": "..", "actions": ["produce"]}]}, "topics: '..' has the name"),
+        ({"permissions": [{"topic": "a/b/..", "actions": ["produce"]}]}, "topic: 'a/b/..' has the name"),
+        ({"permissions": [{"topic": "persistent://./b/c", "actions": ["produce"]}]}, "topic: 'persistent://./b/c' has"),
+        (
+            {"permissions": [{"namespace": "a/b", "subscriptions": ["s", ".."], "actions": ["consume"]}]},
+            "spec.permissions[0].subscriptions[1]: '..' has the name",
+        ),
         ({"permissions": [{"namespace": "a/b", "actions": ["admin"]}]}, "admin"),
         ({"permissions": [{"namespace": "a/b", "actions": []}]}, "actions"),
         ({"role": "heliograph:operator"}, "Heliograph's own"),
