@@ -1,0 +1,136 @@
+"""The rights of a User's role in the broker: its grants, the identities that prove it, and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
+from heliograph_api.resources.broker_state import BrokerState
+from heliograph_api.resources.model import User
+from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings
+
+from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
+from heliograph_operator.act.controller import Context
+from heliograph_operator.act.resource import Resource
+from heliograph_operator.act.status_report import named
+from heliograph_operator.decide.user_grants import Grants, changes, missing_namespaces, stated_grants
+from heliograph_operator.objects.backoff import REFUSED, UNREACHABLE
+from heliograph_operator.objects.conditions import Reason, Verdict, ready
+from heliograph_operator.objects.kinds import Body, key_of, shown
+from heliograph_operator.objects.targets import http_url
+from heliograph_operator.objects.user_identities import identities_of
+from heliograph_operator.objects.user_places import cluster_of, is_own_role, role_of
+from heliograph_operator.objects.user_roles import UserRoles
+
+#: Time (s) until something is tried again that only a change elsewhere makes possible; most of these are watched.
+WAITING_S: Final = 30.0
+_MAX_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The Ready condition of a role, when to try again, and whether the broker can give roles identities."""
+
+    verdict: Verdict
+    again_s: float | None = None
+    knows_roles: bool = True
+    #: The last answer of the broker; None: there was none.
+    state: BrokerState | None = None
+
+
+class UserRights:
+    """Gives roles what their Users state, and takes it away."""
+
+    def __init__(self, brokers: BrokerSessions, roles: UserRoles) -> None:
+        self._brokers = brokers
+        self._roles = roles
+
+    async def give(self, context: Context, resource: Resource, model: User, cluster: Body) -> Given:
+        """Make the grants and the identities of the role those of the User."""
+        memory, role = resource.memory, role_of(resource.body)
+        memory.http_url, memory.name = http_url(cluster), role
+        if not memory.http_url:
+            return Given(
+                ready(Reason.CLUSTER_NOT_READY, "the BrokerCluster has not published a broker address yet"), WAITING_S
+            )
+        stated = stated_grants(model.spec.permissions)
+        field = "spec.permissions"
+        try:
+            broker = self._brokers.at(memory.http_url)
+            listing = await broker.recent_listing()
+            if missing := missing_namespaces(stated, model.spec.permissions, listing.state):
+                text = f"{field}: the broker does not have namespace {named(missing, _MAX_NAMED, ', ')}"
+                return Given(ready(Reason.PARENT_MISSING, text), WAITING_S, listing.state.roles is not None)
+            had = listing.grants.get(role, Grants())
+            wanted = changes(role, stated, had, listing.state)
+            if wanted:
+                await broker.grant(role, wanted)
+                listing = await broker.listing(0.0)
+                had = listing.grants.get(role, Grants())
+                if left := changes(role, stated, had, listing.state):
+                    text = f"the broker accepted the grants but does not have them: {named(left)}"
+                    return Given(ready(Reason.NOT_APPLIED, text), WAITING_S)
+                await context.events.emit(resource.body, "GrantsChanged", f"role {role}: {named(wanted)}", repeat=True)
+            # After the grants, so that a client has them as soon as it has the role.
+            field = "spec.authentication"
+            identities, taken = self._identities(resource.body)
+            listing = await self._set_role(broker, listing, role, RoleSettings(identities, model.spec.limits.core()))
+        except AdminRefused as error:
+            memory.refused += 1
+            # Another User may still have an identity in the broker that is this one's by now.
+            for key in self._roles.others(resource.body):
+                context.queue.add(key)
+            return Given(ready(Reason.REFUSED, f"{field}: {error.reason}"), REFUSED.delay(memory.refused))
+        except AdminUnreachable as error:
+            memory.unreachable = True
+            return Given(ready(Reason.BROKER_UNREACHABLE, str(error), "False"), UNREACHABLE.first_s)
+        memory.refused, memory.observed = 0, listing.role(role)
+        knows_roles = listing.state.roles is not None
+        if taken:
+            return Given(ready(Reason.CONFLICT, named(taken)), WAITING_S, knows_roles, listing.state)
+        text = f"role {role} has the grants of spec.permissions"
+        return Given(ready(Reason.RECONCILED, text, "True"), None, knows_roles, listing.state)
+
+    def _identities(self, user: Body) -> tuple[list[ProvenIdentity], list[str]]:
+        """Return the identities of a User, and for each that an older one has, who has it."""
+        own, taken, key = [], [], key_of(user)
+        for identity, field in identities_of(user).items():
+            owner = self._roles.owner_of(identity, user)
+            if owner in (None, key):
+                own.append(identity)
+            else:
+                taken.append(f"{field}: {owner} is older and has {identity}; remove it from one of them")
+        return own, taken
+
+    @staticmethod
+    async def _set_role(broker: BrokerSession, listing: Listing, role: str, settings: RoleSettings | None) -> Listing:
+        """Make what is set for a role this, None: nothing; return a listing with it."""
+        if listing.state.roles is None or listing.role(role)[1] == settings:
+            return listing
+        await broker.set_role(role, settings)
+        return await broker.listing(0.0)
+
+    async def revoke(self, context: Context, resource: Resource, since: float = 0.0) -> str:
+        """Take all grants and identities from the role; return why some are still there, empty if none is.
+
+        ``since`` (s, of the loop's clock): the oldest listing to look at.
+        """
+        cluster, role = context.cache.get(cluster_of(resource.body)), role_of(resource.body)
+        if cluster is None or not is_own_role(resource.body):
+            return ""
+        # An open cluster may be closed again, by the same keys: tokens of the role would be valid then.
+        if not http_url(cluster):
+            # What a broker stored is there again when it starts.
+            was_there = (cluster.get("status") or {}).get("storeFormat")
+            why = f"{shown(key_of(cluster), resource.key.namespace)} has no broker now"
+            return f"The rights of role {role} are still stored: {why}" if was_there else ""
+        try:
+            broker = self._brokers.at(http_url(cluster))
+            listing = await broker.listing(since)
+            if left := changes(role, Grants(), listing.grants.get(role, Grants()), listing.state):
+                await broker.grant(role, left)
+            await self._set_role(broker, listing, role, None)
+        except (AdminRefused, AdminUnreachable) as error:
+            return f"The rights of role {role} are still in the broker: {error}"
+        return ""
