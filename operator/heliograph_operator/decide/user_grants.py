@@ -81,6 +81,17 @@ def stated_grants(permissions: Iterable[PermissionSpec]) -> Grants:
     return found
 
 
+def common_grants(one: Grants, other: Grants) -> Grants:
+    """Return the grants that are in both."""
+    namespaces = {at: actions & other.namespaces.get(at, NONE) for at, actions in one.namespaces.items()}
+    topics = {at: actions & other.topics.get(at, NONE) for at, actions in one.topics.items()}
+    return Grants(
+        {at: actions for at, actions in namespaces.items() if actions},
+        {at: actions for at, actions in topics.items() if actions},
+        one.subscriptions & other.subscriptions,
+    )
+
+
 def grants_by_role(state: BrokerState) -> dict[str, Grants]:
     """Return the grants that each role has in a broker."""
     found: dict[str, Grants] = {}

@@ -60,6 +60,12 @@ class UserRoles:
         """
         return _oldest(self._users.get((cluster_of(body), role_of(body)), {}).items())
 
+    def heir(self, body: Body) -> Body | None:
+        """Return the User that gets the role of one that is deleted; None: no User does, or it has the role already."""
+        found = self._users.get((cluster_of(body), role_of(body)), {})
+        owner = self.owner(body)
+        return found[owner] if owner is not None and _age(body) < _age(found[owner]) else None
+
     def owner_of(self, identity: ProvenIdentity, body: Body) -> Key | None:
         """Return the User whose role an identity proves on the BrokerCluster of ``body``; None: it proves none.
 

@@ -23,7 +23,7 @@ from heliograph_operator.objects import clock
 from heliograph_operator.objects.backoff import UNREACHABLE
 from heliograph_operator.objects.conditions import EXPIRING, Reason, Truth, Verdict, ready, timestamp
 from heliograph_operator.objects.consent import user_refusal
-from heliograph_operator.objects.kinds import Body, is_held, shown
+from heliograph_operator.objects.kinds import Body, Key, is_held, key_of, shown
 from heliograph_operator.objects.user_identities import not_in_effect
 from heliograph_operator.objects.user_places import cluster_of, is_own_role, role_of
 from heliograph_operator.objects.user_roles import UserRoles
@@ -168,23 +168,40 @@ class UserReconciler:
         return activity_fields(memory.activity)
 
     async def _delete(self, context: Context, resource: Resource) -> Outcome:
-        """Take its grants from the role, unless another User has it, then release the resource."""
+        """Take the rights that no User states any more from the role, then release the resource."""
         if not is_held(resource.body):
             return Outcome("gone")
-        heirs = self._roles.others(resource.body)
+        others = self._roles.others(resource.body)
+        heir = self._roles.heir(resource.body)
+        # One that waits for nothing takes over by itself, and no right is missing meanwhile.
+        waits = heir is not None and self._waits(context, key_of(heir))
         # A pause keeps rights as they are; a deletion is newer, and no User is left that could take them away later.
-        owned = self._roles.owner(resource.body) is None and resource.managed
-        if owned:
+        if resource.managed and (waits or self._roles.owner(resource.body) is None):
             if (changed := await changed_since(context, resource)) is not None:
                 return changed
+            keeps = self._keeping(context, key_of(heir)) if heir is not None else None
             # Nobody looks at the role again: what it has since the last listing must not stay.
-            if left := await self._rights.revoke(context, resource, asyncio.get_running_loop().time()):
+            if left := await self._rights.revoke(context, resource, asyncio.get_running_loop().time(), keeps):
                 await report(context, resource, [ready(Reason.DELETING, left)])
                 return Outcome("waiting", UNREACHABLE.first_s)
         await release(context, resource)
-        for key in heirs:
+        for key in others:
             context.queue.add(key)
         return Outcome("deleted")
+
+    @staticmethod
+    def _waits(context: Context, key: Key) -> bool:
+        """Whether a User changes nothing at present: it is paused or invalid."""
+        user = context.resource(key)
+        return user is not None and (bool(user.suspended) or not isinstance(user.model, User))
+
+    def _keeping(self, context: Context, key: Key) -> Resource | None:
+        """Return a User that waits if its role keeps what it states and has; None: the role keeps nothing."""
+        user = context.resource(key)
+        if user is None or not isinstance(user.model, User):
+            return None
+        # Without the finalizer nobody would take the rights away at its deletion.
+        return user if is_held(user.body) and not self._lacks_consent(context, user, user.model) else None
 
     def _late(self, resource: Resource, problem: str) -> list[Verdict]:
         """Return the condition Expiring if the token is at its end and not replaced, because of ``problem``."""

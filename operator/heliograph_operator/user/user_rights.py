@@ -14,7 +14,7 @@ from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSession
 from heliograph_operator.act.controller import Context
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import named
-from heliograph_operator.decide.user_grants import Grants, changes, missing_namespaces, stated_grants
+from heliograph_operator.decide.user_grants import Grants, changes, common_grants, missing_namespaces, stated_grants
 from heliograph_operator.objects.backoff import REFUSED, UNREACHABLE
 from heliograph_operator.objects.conditions import Reason, Verdict, ready
 from heliograph_operator.objects.kinds import Body, key_of, shown
@@ -111,10 +111,13 @@ class UserRights:
         await broker.set_role(role, settings)
         return await broker.listing(0.0)
 
-    async def revoke(self, context: Context, resource: Resource, since: float = 0.0) -> str:
-        """Take all grants and identities from the role; return why some are still there, empty if none is.
+    async def revoke(
+        self, context: Context, resource: Resource, since: float = 0.0, keeps: Resource | None = None
+    ) -> str:
+        """Take the rights from the role; return why some are still there, empty if none is.
 
-        ``since`` (s, of the loop's clock): the oldest listing to look at.
+        ``since`` (s, of the loop's clock): the oldest listing to look at. ``keeps``: a User with the same role, which
+        keeps those that it states; it gets no others.
         """
         cluster, role = context.cache.get(cluster_of(resource.body)), role_of(resource.body)
         if cluster is None or not is_own_role(resource.body):
@@ -128,9 +131,18 @@ class UserRights:
         try:
             broker = self._brokers.at(http_url(cluster))
             listing = await broker.listing(since)
-            if left := changes(role, Grants(), listing.grants.get(role, Grants()), listing.state):
+            had, settings = listing.role(role)
+            kept = Grants()
+            if keeps is not None and isinstance(keeps.model, User):
+                kept = common_grants(had, stated_grants(keeps.model.spec.permissions))
+                own, _ = self._identities(keeps.body)
+                # A limit takes no right: it stays until the other User's are set.
+                settings = settings and RoleSettings(
+                    [each for each in settings.identities if each in own], settings.limits
+                )
+            if left := changes(role, kept, had, listing.state):
                 await broker.grant(role, left)
-            await self._set_role(broker, listing, role, None)
+            await self._set_role(broker, listing, role, settings if keeps is not None else None)
         except (AdminRefused, AdminUnreachable) as error:
             return f"The rights of role {role} are still in the broker: {error}"
         return ""
