@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,10 +21,23 @@ _PLUGINS = "org.apache.pulsar.client.impl.auth."
 
 @pytest.fixture(scope="module")
 def tool(closed: ClosedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarAdmin]:
-    """The tool, in one JVM for the whole file."""
+    """The tool, in one JVM for the whole file, which trusts the authority of the identity provider.
+
+    The plugin for OAuth2 of this release has no setting for that.
+    """
     directory = tmp_path_factory.mktemp("pulsar-admin")
-    with PulsarAdmin(directory, closed.http_url, closed.service_url) as running:
+    trusted = (f"-Djavax.net.ssl.{name}={value}" for name, value in trust_store(closed, directory).items())
+    with PulsarAdmin(directory, closed.http_url, closed.service_url, *trusted) as running:
         yield running
+
+
+def trust_store(closed: ClosedBroker, directory: Path) -> dict[str, str]:
+    """Write the authority of the identity provider as a JVM reads it; return the properties that name it."""
+    store = {"trustStore": str(directory / "issuer-ca.p12"), "trustStorePassword": "changeit"}
+    command = ["keytool", "-importcert", "-noprompt", "-alias", "issuer", "-file", str(closed.issuer_trusted)]
+    command += ["-keystore", store["trustStore"], "-storetype", "PKCS12", "-storepass", store["trustStorePassword"]]
+    subprocess.run(command, capture_output=True, check=True, timeout=120)
+    return store
 
 
 def options(closed: ClosedBroker, plugin: str, parameters: str) -> str:

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_spark.plan import oauth2
-from heliograph_spark.plan.errors import PulsarSourceError
+from heliograph_spark.plan.errors import OptionError, PulsarSourceError
 from heliograph_spark.plan.handshake import check_welcome
 from heliograph_spark.wire.brokers import Brokers
 from heliograph_spark.wire.entry_reader import EARLIEST, LATEST, EntryReader, Start
@@ -190,6 +190,12 @@ def test_an_issuer_that_refuses_is_named(issuer: Any) -> None:
             brokers.partitions(TOPIC)
         assert "wrong" not in str(error.value)
         brokers.close()
+
+
+def test_authorities_of_an_issuer_that_cannot_be_read_are_named(issuer: Any, tmp_path: Path) -> None:
+    params = json.loads(oauth2_settings(issuer, "right")["auth_params"]) | {"trustCertsFilePath": f"{tmp_path}/ca.crt"}
+    with pytest.raises(OptionError, match=r"trustCertsFilePath .*ca\.crt cannot be used: .*No such file"):
+        oauth2.access_token(json.dumps(params))
 
 
 def certificate(directory: Path, name: str) -> Path:

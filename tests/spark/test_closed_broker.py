@@ -347,7 +347,12 @@ def authenticated(closed: ClosedBroker, plugin: str) -> dict[str, str]:
         "Tls": f"tlsCertFile:{closed.identity.certificate},tlsKeyFile:{closed.identity.key}",
         "Basic": json.dumps({"userId": ROLE, "password": PASSWORD}),
         "OAuth2": json.dumps(
-            {"issuerUrl": closed.issuer.url, "privateKey": closed.credentials.as_uri(), "audience": AUDIENCE}
+            {
+                "issuerUrl": closed.issuer.url,
+                "privateKey": closed.credentials.as_uri(),
+                "audience": AUDIENCE,
+                "trustCertsFilePath": str(closed.issuer_trusted),
+            }
         ),
     }
     package = "org.apache.pulsar.client.impl.auth." + ("oauth2." if plugin == "OAuth2" else "")
@@ -363,7 +368,9 @@ def test_each_way_to_authenticate_opens_both_ports_by_tls(
 ) -> None:
     topic = f"persistent://public/default/{fresh_name()}"
     closed.grant(topic, "produce", "consume")
-    options = authenticated(closed, plugin) | {TRUSTED: str(closed.broker.trusted)}
+    # The writer is an official client, which has one setting for the authorities of the broker and of the issuer.
+    trusted = closed.all_trusted if plugin == "OAuth2" else closed.broker.trusted
+    options = authenticated(closed, plugin) | {TRUSTED: str(trusted)}
     broker = Broker(closed.service_url, closed.http_url, options)
     reached = broker.source_options(topic=topic)
     write(spark, reached, b"1")

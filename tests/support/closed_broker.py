@@ -1,4 +1,4 @@
-"""A broker that is closed: TLS only, with every way to authenticate, for clients in other languages.
+"""A broker that is closed: TLS only, with every way to authenticate, for the official clients.
 
 What they need is in a file of lines ``name=value`` (:attr:`ClosedBroker.facts`), which programs in Java and Go read.
 """
@@ -29,13 +29,21 @@ FACTS: Final = "HELIOGRAPH_CLOSED"
 
 
 class ClosedBroker:
-    """Use it with ``with``. Its certificate is for ``localhost`` only, not for the addresses it listens on."""
+    """Use it with ``with``. Its certificate is for ``localhost`` only, not for the addresses it listens on.
+
+    The identity provider has TLS, too, by a certificate of another authority than the broker's.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self.signer = Signer(directory / "secret.key")
-        self.issuer = OidcIssuer()
+        issuing = Authority("authority of the issuer")
+        #: The file of the authority that the identity provider's certificate is of.
+        self.issuer_trusted = issuing.write(directory, "issuer-ca")
+        #: A file of this authority and the broker's, for clients that take one file for both.
+        self.all_trusted = directory / "all-ca.crt"
+        self.issuer = OidcIssuer(authority=issuing)
         self.issuer.add_client(ROLE, "the secret of a client")
         self.facts = directory / "closed.properties"
         #: What a client of the identity provider has, as Pulsar's plugins for OAuth2 read it.
@@ -57,6 +65,7 @@ class ClosedBroker:
                 "HELIOGRAPH_TOKEN_SECRET_KEY": str(self.signer.path),
                 "HELIOGRAPH_OIDC_ISSUER": self.issuer.url,
                 "HELIOGRAPH_OIDC_AUDIENCE": AUDIENCE,
+                "HELIOGRAPH_OIDC_CA": str(self.issuer_trusted),
                 "HELIOGRAPH_BASIC_FILE": str(users),
                 "HELIOGRAPH_SUPERUSERS": ADMIN,
                 "HELIOGRAPH_AUTH_REFRESH_CHECK_S": str(CHECK_EVERY_S),
@@ -80,6 +89,7 @@ class ClosedBroker:
         self._stack.close()
 
     def _write_facts(self) -> None:
+        self.all_trusted.write_bytes(self.broker.authority.pem + self.issuer_trusted.read_bytes())
         self.identity = self.broker.authority.issue(ROLE, hosts=()).write(self.directory, "client")
         self.credentials.write_text(
             json.dumps(
@@ -104,6 +114,7 @@ class ClosedBroker:
             "privateKey": self.identity.key,
             "password": PASSWORD,
             "issuer": self.issuer.url,
+            "issuerTrusted": self.issuer_trusted,
             "credentials": self.credentials,
             "audience": AUDIENCE,
         }

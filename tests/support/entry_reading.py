@@ -64,12 +64,13 @@ def contents(entries: Iterable[OpenedEntry]) -> list[bytes]:
 
 
 def _contents(entry: OpenedEntry) -> list[bytes]:
+    payload = bytes(entry.payload)
     if is_batch(entry.metadata):
-        return [bytes(content) for _, content in open_batch(entry.metadata, entry.payload)]
+        return [bytes(content) for _, content in open_batch(entry.metadata, payload)]
     if entry.metadata.num_chunks_from_msg > 1:
         # A message is compressed before it is cut.
-        return [entry.payload]
-    return [bytes(open_payload(entry.metadata, entry.payload))]
+        return [payload]
+    return [bytes(open_payload(entry.metadata, payload))]
 
 
 def position_of(entry: OpenedEntry) -> Position:

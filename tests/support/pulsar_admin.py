@@ -18,7 +18,8 @@ _RUNNER = java_tools.SOURCES / "admin-tool" / "AdminCommands.java"
 _VERBS = java_tools.SOURCES / "admin-tool" / "AdminVerbs.java"
 _LIBRARY_CALLS = java_tools.SOURCES / "admin-library" / "AdminLibrary.java"
 _MAIN = "org.apache.pulsar.admin.cli.PulsarAdminTool"
-_JAVA = (*java_tools.QUICK, f"{java_tools.FETCHED}/admin-tool/*")
+_CLASSES = f"{java_tools.FETCHED}/admin-tool/*"
+_JAVA = (*java_tools.QUICK, _CLASSES)
 #: A command takes some hundredths of a second, the first one three seconds; a machine busy with other tests gets more.
 _COMMAND_WITHIN_S = 180.0
 #: The logging library's output, once in every JVM.
@@ -33,9 +34,11 @@ def missing() -> str | None:
 class PulsarAdmin(AskedProcess):
     """Runs commands against one broker; ends its JVM as a context manager."""
 
-    def __init__(self, directory: Path, http_url: str, service_url: str) -> None:
+    def __init__(self, directory: Path, http_url: str, service_url: str, *properties: str) -> None:
+        """``properties`` are options of its JVM, as a person sets them by ``PULSAR_EXTRA_OPTS``."""
         self._conf = java_tools.write_client_conf(directory, http_url, service_url)
-        super().__init__([*_JAVA, str(_RUNNER), str(self._conf)], directory / "jvm.log", _COMMAND_WITHIN_S)
+        command = [java_tools.QUICK[0], *properties, *java_tools.QUICK[1:], _CLASSES, str(_RUNNER), str(self._conf)]
+        super().__init__(command, directory / "jvm.log", _COMMAND_WITHIN_S)
 
     def run(self, command: str) -> Ran:
         """Run a command line as a person would type it after ``pulsar-admin``."""

@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import os
+import ssl
 import threading
 import time
 import urllib.error
@@ -34,6 +35,8 @@ class ClientCredentials:
     client_secret: str
     audience: str = ""
     scope: str = ""
+    #: File of the authorities (PEM) of the issuer's certificate; empty: those of the system.
+    trusted: str = ""
 
     @classmethod
     def parse(cls, params: str) -> ClientCredentials:
@@ -51,10 +54,14 @@ class ClientCredentials:
             _text(key, "the private key of OAuth2", "client_secret"),
             str(given.get("audience") or ""),
             str(given.get("scope") or ""),
+            str(given.get("trustCertsFilePath") or ""),
         )
 
     def for_official_client(self) -> str:
-        """Return them as ``authParams`` of the client in C++, which has other names for them than Java's."""
+        """Return them as ``authParams`` of the client in C++, which has other names for them than Java's.
+
+        It verifies the issuer by the authorities that the client has for the broker.
+        """
         given = {"type": "client_credentials", "issuer_url": self.issuer_url}
         given |= {"client_id": self.client_id, "client_secret": self.client_secret}
         given |= {name: each for name, each in (("audience", self.audience), ("scope", self.scope)) if each}
@@ -122,7 +129,7 @@ def access_token(params: str) -> str:
 
 def _asked_token(credentials: ClientCredentials) -> tuple[str, float]:
     """Return a new token and its life in seconds."""
-    found = _asked(f"{credentials.issuer_url}/.well-known/openid-configuration", None)
+    found = _asked(f"{credentials.issuer_url}/.well-known/openid-configuration", None, credentials.trusted)
     endpoint = found.get("token_endpoint")
     if not isinstance(endpoint, str):
         raise PulsarSourceError(f"{credentials.issuer_url}: this issuer names no token_endpoint (issuerUrl)")
@@ -133,17 +140,19 @@ def _asked_token(credentials: ClientCredentials) -> tuple[str, float]:
         "audience": credentials.audience,
         "scope": credentials.scope,
     }
-    answer = _asked(endpoint, urllib.parse.urlencode({name: each for name, each in form.items() if each}).encode())
+    content = urllib.parse.urlencode({name: each for name, each in form.items() if each}).encode()
+    answer = _asked(endpoint, content, credentials.trusted)
     token, life_s = answer.get("access_token"), answer.get("expires_in", _LIFE_S)
     if not isinstance(token, str):
         raise PulsarSourceError(f"{endpoint}: the answer holds no access_token")
     return token, float(life_s)
 
 
-def _asked(url: str, form: bytes | None) -> dict[str, Any]:
+def _asked(url: str, form: bytes | None, trusted: str) -> dict[str, Any]:
     request = urllib.request.Request(url, data=form, headers={"Accept": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=_WITHIN_S) as answer:
+        context = _tls(trusted) if trusted else None
+        with urllib.request.urlopen(request, timeout=_WITHIN_S, context=context) as answer:
             found = json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -154,6 +163,13 @@ def _asked(url: str, form: bytes | None) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise PulsarSourceError(f"{url}: no answer of OAuth2 that can be used (issuerUrl)")
     return found
+
+
+def _tls(trusted: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=trusted)
+    except OSError as error:
+        raise OptionError(f"{_OPTION}: trustCertsFilePath {trusted} cannot be used: {error}") from error
 
 
 def _forget() -> None:

@@ -177,8 +177,12 @@ final class Securing {
 
   @Case
   static void anIdentityProviderIssuesTokens(Broker broker) throws Exception {
-    isTheRole(() -> AuthenticationFactoryOAuth2.clientCredentials(URI.create(Closed.fact("issuer")).toURL(),
-        Path.of(Closed.fact("credentials")).toUri().toURL(), Closed.fact("audience")));
+    isTheRole(() -> AuthenticationFactoryOAuth2.clientCredentialsBuilder()
+        .issuerUrl(URI.create(Closed.fact("issuer")).toURL())
+        .trustCertsFilePath(Closed.fact("issuerTrusted"))
+        .credentialsUrl(Path.of(Closed.fact("credentials")).toUri().toURL())
+        .audience(Closed.fact("audience"))
+        .build());
   }
 
   @Case
