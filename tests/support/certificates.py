@@ -6,6 +6,7 @@ Keys are of the curve P-256, which is quick to draw and which all of Pulsar's cl
 from __future__ import annotations
 
 import ipaddress
+import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -57,6 +58,27 @@ class Certificate(NamedTuple):
         files.key.touch(mode=0o600)
         files.key.write_bytes(self.key)
         return files
+
+
+class MountedCertificate:
+    """The files of a certificate behind a link, as in a Secret that is mounted: both are replaced at once."""
+
+    def __init__(self, directory: Path, certificate: Certificate) -> None:
+        directory.mkdir(parents=True)
+        self._directory = directory
+        self._versions = itertools.count()
+        self.files = CertificateFiles(directory / "tls.crt", directory / "tls.key")
+        self.replace(certificate)
+        for path in self.files:
+            path.symlink_to(f"..data/{path.name}")
+
+    def replace(self, certificate: Certificate) -> None:
+        """Put another certificate and key in the place of those that are there."""
+        version = f"..version-{next(self._versions)}"
+        certificate.write(self._directory / version)
+        link = self._directory / "..swap"
+        link.symlink_to(version)
+        link.rename(self._directory / "..data")
 
 
 class Authority:

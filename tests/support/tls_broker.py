@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import socket
 import ssl
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 import pulsar
 
 from .broker_process import BrokerProcess
-from .certificates import Authority, Certificate, CertificateFiles
+from .certificates import Authority, Certificate, CertificateFiles, MountedCertificate
 from .clients import connect
 from .polling import DEADLINE_S
 from .rest import metrics
@@ -29,14 +28,9 @@ class TlsBroker:
     def __init__(self, directory: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
         """``arguments`` and ``environment`` are further ones of ``heliograph standalone``."""
         self.authority = Authority()
-        self.directory = directory / "tls"
-        self.directory.mkdir(parents=True)
         self.trusted = self.authority.write(directory)
-        self._versions = itertools.count()
-        self.files = CertificateFiles(self.directory / "tls.crt", self.directory / "tls.key")
-        self.replace(self.authority.issue())
-        for path in self.files:
-            path.symlink_to(f"..data/{path.name}")
+        self._mounted = MountedCertificate(directory / "tls", self.authority.issue())
+        self.files = self._mounted.files
         self.process = BrokerProcess(
             directory / "data",
             arguments=("--tls-cert", str(self.files.certificate), "--tls-key", str(self.files.key), *arguments),
@@ -52,11 +46,7 @@ class TlsBroker:
 
     def replace(self, certificate: Certificate) -> None:
         """Put another certificate and key in the place of those that are there, both at once."""
-        version = f"..version-{next(self._versions)}"
-        certificate.write(self.directory / version)
-        link = self.directory / "..swap"
-        link.symlink_to(version)
-        link.rename(self.directory / "..data")
+        self._mounted.replace(certificate)
 
     def connect(self, url: str = "", **options: Any) -> pulsar.Client:
         """Return an official client that verifies the broker and its name."""

@@ -1,5 +1,6 @@
 // Sends numbers and receives them while a test replaces everything that secures the broker, until its input ends:
-// rotation SERVICE-URL TRUSTED TOKEN-FILE TOPIC. Prints a line for each token, receipt and message.
+// rotation SERVICE-URL TRUSTED TOPIC TOKEN-FILE, or … TOPIC CERTIFICATE KEY. Prints a line for each token, receipt and
+// message.
 package main
 
 import (
@@ -34,16 +35,23 @@ func must[T any](value T, err error) T {
 	return value
 }
 
+func authentication(files []string) pulsar.Authentication {
+	if len(files) == 2 {
+		return pulsar.NewAuthenticationTLS(files[0], files[1])
+	}
+	return pulsar.NewAuthenticationTokenFromSupplier(func() (string, error) {
+		token, err := os.ReadFile(files[0])
+		say("asked", 0)
+		return strings.TrimSpace(string(token)), err
+	})
+}
+
 func main() {
-	url, trusted, file, topic := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
+	url, trusted, topic, files := os.Args[1], os.Args[2], os.Args[3], os.Args[4:]
 	quiet := log.NewLoggerWithSlog(slog.New(slog.NewTextHandler(io.Discard, nil)))
 	client := must(pulsar.NewClient(pulsar.ClientOptions{
 		URL: url, TLSTrustCertsFilePath: trusted, TLSValidateHostname: true, Logger: quiet,
-		Authentication: pulsar.NewAuthenticationTokenFromSupplier(func() (string, error) {
-			token, err := os.ReadFile(file)
-			say("asked", 0)
-			return strings.TrimSpace(string(token)), err
-		}),
+		Authentication: authentication(files),
 	}))
 	consumer := must(client.Subscribe(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "s"}))
 	producer := must(client.CreateProducer(pulsar.ProducerOptions{Topic: topic, Name: "p", SendTimeout: -1}))

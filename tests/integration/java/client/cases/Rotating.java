@@ -7,7 +7,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
-import java.util.function.Supplier;
+import org.apache.pulsar.client.api.Authentication;
 import org.apache.pulsar.client.api.AuthenticationFactory;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
@@ -16,7 +16,8 @@ import org.apache.pulsar.client.api.PulsarClient;
 
 /**
  * Sends numbers and receives them while a test replaces everything that secures the broker, until its input ends:
- * {@code Rotating SERVICE-URL TRUSTED TOKEN-FILE TOPIC}. Prints a line for each token, receipt and message.
+ * {@code Rotating SERVICE-URL TRUSTED TOPIC TOKEN-FILE}, or {@code … TOPIC CERTIFICATE KEY}. Prints a line for each token,
+ * receipt and message.
  */
 final class Rotating {
   private static volatile boolean ended;
@@ -26,21 +27,26 @@ final class Rotating {
     System.out.flush();
   }
 
+  private static String token(String file) {
+    try {
+      String token = Files.readString(Path.of(file)).strip();
+      say("asked", 0);
+      return token;
+    } catch (java.io.IOException unreadable) {
+      throw new java.io.UncheckedIOException(unreadable);
+    }
+  }
+
   public static void main(String[] arguments) throws Exception {
-    Supplier<String> supplier = () -> {
-      try {
-        String token = Files.readString(Path.of(arguments[2])).strip();
-        say("asked", 0);
-        return token;
-      } catch (java.io.IOException unreadable) {
-        throw new java.io.UncheckedIOException(unreadable);
-      }
-    };
+    String topic = arguments[2];
+    Authentication authentication = arguments.length == 4
+        ? AuthenticationFactory.token(() -> token(arguments[3]))
+        : AuthenticationFactory.TLS(arguments[3], arguments[4]);
     PulsarClient client = PulsarClient.builder().serviceUrl(arguments[0]).tlsTrustCertsFilePath(arguments[1])
-        .enableTlsHostnameVerification(true).authentication(AuthenticationFactory.token(supplier)).build();
-    Consumer<byte[]> consumer = client.newConsumer().topic(arguments[3]).subscriptionName("s").subscribe();
+        .enableTlsHostnameVerification(true).autoCertRefreshSeconds(1).authentication(authentication).build();
+    Consumer<byte[]> consumer = client.newConsumer().topic(topic).subscriptionName("s").subscribe();
     Producer<byte[]> producer =
-        client.newProducer().topic(arguments[3]).producerName("p").sendTimeout(0, TimeUnit.SECONDS).create();
+        client.newProducer().topic(topic).producerName("p").sendTimeout(0, TimeUnit.SECONDS).create();
     Thread input = new Thread(() -> {
       try {
         System.in.transferTo(java.io.OutputStream.nullOutputStream());

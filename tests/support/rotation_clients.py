@@ -1,0 +1,116 @@
+"""Official clients that send and receive numbers while a test replaces everything that secures their broker.
+
+Each is a process of its own, which prints a line for every token that it asks for, every receipt and every message.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from .java_client import missing, rotating
+from .polling import eventually
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+def _python(_: Path) -> list[str]:
+    return [sys.executable, "-m", "tests.support.rotation_program"]
+
+
+def _java(directory: Path) -> list[str]:
+    if reason := missing():
+        pytest.skip(f"the Java client is not tested: {reason}")
+    return rotating(directory)
+
+
+def _go(directory: Path) -> list[str]:
+    if shutil.which("go") is None:
+        pytest.skip("the go command is not installed: the Go client is not tested")
+    program = directory / "rotation"
+    subprocess.run(
+        ["go", "build", "-o", str(program), "./rotation"],
+        cwd=_ROOT / "tests" / "integration" / "go",
+        env=os.environ | {"CGO_ENABLED": "0"},
+        check=True,
+        timeout=1500,
+    )
+    return [str(program)]
+
+
+#: By language: compile the program into a directory, and return the beginning of its command. Skips the test if a tool
+#: is missing.
+PROGRAMS: Final[Mapping[str, Callable[[Path], list[str]]]] = {"python": _python, "java": _java, "go": _go}
+
+
+class RotationClient:
+    """The process of a client, and the lines that it has printed: what it did, and the number of the message.
+
+    ``arguments`` are the address, the file of the authorities that it trusts, its topic, and the file of its token or
+    those of its certificate and key.
+    """
+
+    def __init__(self, command: list[str], *arguments: str | Path) -> None:
+        self._process = subprocess.Popen(
+            [*command, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path])},
+        )
+        self.numbers: dict[str, list[int]] = {"asked": [], "sent": [], "received": []}
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._read, self._read_errors)]
+        self._errors = ""
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            kind, number = line.split()
+            self.numbers[kind].append(int(number))
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        self._errors = self._process.stderr.read()
+
+    def does_more(self, kind: str, times: int) -> None:
+        """Wait until it has done something so often again."""
+        before = len(self.numbers[kind])
+        eventually(lambda: len(self.numbers[kind]) >= before + times, what=f"{kind} {times} times")
+
+    def finish(self) -> None:
+        """Let it send no more, and receive the rest."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(120)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            for thread in self._threads:
+                thread.join()
+            for stream in (self._process.stdout, self._process.stderr):
+                assert stream is not None
+                stream.close()
+        assert self._process.returncode == 0, self._errors
+
+    def lost_nothing(self) -> None:
+        """Assert that it has received what it has sent in order.
+
+        A message may come again if its connection ended before its acknowledgment, which most messages do not.
+        """
+        sent, received = self.numbers["sent"], self.numbers["received"]
+        assert sent == list(range(len(sent)))
+        assert list(dict.fromkeys(received)) == sent
+        assert sum(times > 1 for times in Counter(received).values()) <= len(sent) // 2
