@@ -205,7 +205,7 @@ class SimulatedDisk:
         return found
 
     def used_bytes(self) -> int:
-        return sum(_bytes_of(file) for _, file in self.walk())
+        return _used_bytes(self.root)
 
     def _step(self, step: str, path: Path) -> None:
         if self.crashed:
@@ -417,6 +417,12 @@ class SimulatedDisk:
 
 def _bytes_of(file: File) -> int:
     return file.bytes if isinstance(file, EnvironmentFile) else -(-len(file.content) // PAGE) * PAGE
+
+
+def _used_bytes(directory: Directory) -> int:
+    return sum(
+        _used_bytes(node) if isinstance(node, Directory) else _bytes_of(node) for node in directory.names.values()
+    )
 
 
 def _lmdb_error(error: OSError) -> lmdb.Error:

@@ -12,17 +12,15 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 from urllib.parse import quote, quote_from_bytes
 
 from aiohttp import web
-from aiohttp.streams import StreamReader
-from aiohttp.test_utils import make_mocked_request
 from heliograph_broker.http.app import create_app
 from heliograph_broker.http.base.context import BROKER, CONFIG, RATES, Endpoints
 from heliograph_broker.http.base.rates import RateSampler
 
 from tests.fuzz.broker_log import no_unhandled_errors
+from tests.fuzz.http_request import make_request
 from tests.fuzz.memory_core import MemoryCore
 from tests.fuzz.target import Finding, Source, sized
 
@@ -66,12 +64,8 @@ class _Application:
 
     async def ask(self, core: MemoryCore, method: str, path: str, body: bytes) -> web.StreamResponse:
         """Return the answer. Raises :class:`Finding` if there is none."""
-        reader = StreamReader(Mock(_reading_paused=False), 1 << 16, loop=self.loop)
-        reader.feed_data(body)
-        reader.feed_eof()
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
-        request = make_mocked_request(method, path, headers, app=self.app, payload=reader)
-        answer = asyncio.ensure_future(self.app._handle(request))
+        answer = asyncio.ensure_future(self.app._handle(make_request(method, path, headers, body)))
         for turn in range(_TURNS):
             await asyncio.sleep(0.001 if turn > _TURNS // 2 else 0)
             core.commit()
