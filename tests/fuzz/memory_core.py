@@ -18,7 +18,7 @@ class MemoryCore(Core):
     """See the module; the disk never fails."""
 
     def _open(self) -> None:
-        disk = SimulatedDisk(random.Random(1), _CAPACITY)
+        self.disk = disk = SimulatedDisk(random.Random(1), _CAPACITY)
         disk.make_directory(Path(self.directory).parent)
         self.store = LedgerStore.open(
             self.directory,

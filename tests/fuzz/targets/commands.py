@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from heliograph_broker.messaging.topic.topic import Topic
+
 from tests.fuzz import corpus
-from tests.fuzz.broker_log import no_unhandled_errors
-from tests.fuzz.healthy_client import HealthyClient
+from tests.fuzz.healthy_client import TOPIC, HealthyClient
+from tests.fuzz.kept_broker import KeptBroker
 from tests.fuzz.memory_core import MemoryCore
 from tests.fuzz.streams import PARTS, part, parts_of
 from tests.fuzz.target import Finding, Source
@@ -31,17 +33,31 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def run(data: bytes) -> None:
-    with no_unhandled_errors():
-        core = MemoryCore(Path("/memory/data"), **_SETTINGS)
-        try:
-            _attack(VirtualServer(core), Source(data))
-        finally:
-            core.close()
+class _Broker:
+    def __init__(self) -> None:
+        self.server = VirtualServer(MemoryCore(Path("/memory/data"), **_SETTINGS))
+        self.healthy = HealthyClient(self.server, self.server.connect())
+        self.begin = self.state()
+
+    def state(self) -> object:
+        directory = self.server.core.broker.directory
+        healthy = directory.topics[TOPIC]
+        assert isinstance(healthy, Topic)
+        return (
+            sorted(directory.topics),
+            sorted(directory.namespaces),
+            len(directory.partitioned),
+            sorted(healthy.subscriptions),
+            len(healthy.producers),
+            self.server.loop.timers,
+        )
+
+    def close(self) -> None:
+        self.server.core.close()
 
 
-def _attack(server: VirtualServer, source: Source) -> None:
-    healthy = HealthyClient(server, server.connect())
+def _attack(broker: _Broker, data: bytes) -> bool:
+    server, healthy, source = broker.server, broker.healthy, Source(data)
     attackers: list[FarSide | None] = [None] * _CONNECTIONS
     number = 0
     while not source.ended:
@@ -76,6 +92,11 @@ def _attack(server: VirtualServer, source: Source) -> None:
         raise Finding("a connection is left although its client is gone")
     healthy.advance(1_000)
     healthy.beat()
+    return broker.state() == broker.begin
+
+
+_BROKER = KeptBroker(_Broker, _attack)
+run = _BROKER.run
 
 
 def seeds() -> Iterator[bytes]:

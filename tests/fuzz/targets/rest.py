@@ -19,8 +19,8 @@ from heliograph_broker.http.app import create_app
 from heliograph_broker.http.base.context import BROKER, CONFIG, RATES, Endpoints
 from heliograph_broker.http.base.rates import RateSampler
 
-from tests.fuzz.broker_log import no_unhandled_errors
 from tests.fuzz.http_request import make_request
+from tests.fuzz.kept_broker import KeptBroker
 from tests.fuzz.memory_core import MemoryCore
 from tests.fuzz.target import Finding, Source, sized
 
@@ -80,20 +80,34 @@ def _application() -> _Application:
     return _Application(MemoryCore(Path("/memory/data")))
 
 
-def run(data: bytes) -> None:
-    application = _application()
-    with no_unhandled_errors():
-        core = MemoryCore(Path("/memory/data"))
-        try:
-            topic = core.topic("persistent://public/default/t")
-            core.publish_all(topic, b"a", b"b", key="k")
-            topic.create_subscription("s", "earliest")
-            application.serve(core)
-            source = Source(data)
-            while not source.ended:
-                _request(application, core, source)
-        finally:
-            core.close()
+class _Broker:
+    def __init__(self) -> None:
+        self.core = MemoryCore(Path("/memory/data"))
+        topic = self.core.topic("persistent://public/default/t")
+        self.core.publish_all(topic, b"a", b"b", key="k")
+        topic.create_subscription("s", "earliest")
+        self.core.commit()
+        _application().serve(self.core)
+
+    def state(self) -> object:
+        """Return all that requests change but what is in memory only: any of the others is written."""
+        directory = self.core.broker.directory
+        return self.core.disk.steps, sorted(directory.topics), sorted(directory.namespaces), sorted(directory.tenants)
+
+    def close(self) -> None:
+        self.core.close()
+
+
+def _attack(broker: _Broker, data: bytes) -> bool:
+    before, source = broker.state(), Source(data)
+    while not source.ended:
+        _request(_application(), broker.core, source)
+    broker.core.commit()
+    return broker.state() == before
+
+
+_BROKER = KeptBroker(_Broker, _attack)
+run = _BROKER.run
 
 
 def _request(application: _Application, core: MemoryCore, source: Source) -> None:

@@ -16,8 +16,8 @@ from heliograph_broker.security.security import Security
 from heliograph_broker.server.listener import Listener
 
 from tests.fuzz import corpus
-from tests.fuzz.broker_log import no_unhandled_errors
 from tests.fuzz.healthy_client import TOPIC, HealthyClient
+from tests.fuzz.kept_broker import KeptBroker
 from tests.fuzz.memory_core import MemoryCore
 from tests.fuzz.streams import PARTS, part
 from tests.fuzz.target import Finding, Source, sized
@@ -90,18 +90,18 @@ _HANDSHAKES = (
 )
 
 
-def run(data: bytes) -> None:
-    with no_unhandled_errors():
-        core = MemoryCore(Path("/memory/data"), **_SETTINGS)
-        try:
-            _attack(_SecuredServer(core), Source(data))
-        finally:
-            core.close()
+class _Broker:
+    def __init__(self) -> None:
+        self.server = _SecuredServer(MemoryCore(Path("/memory/data"), **_SETTINGS))
+        self.healthy = HealthyClient(self.server, self.server.admin())
+
+    def close(self) -> None:
+        self.server.core.close()
 
 
-def _attack(server: _SecuredServer, source: Source) -> None:
-    healthy = HealthyClient(server, server.admin())
-    before = _state(server.core)
+def _attack(broker: _Broker, data: bytes) -> bool:
+    server, healthy, source = broker.server, broker.healthy, Source(data)
+    before, timers = _state(server.core), server.loop.timers
     attackers: list[FarSide | None] = [None] * _CONNECTIONS
     number = 0
     while not source.ended:
@@ -132,6 +132,11 @@ def _attack(server: _SecuredServer, source: Source) -> None:
     if len(server.listener.connections) != 1:
         raise Finding("a connection is left although its client is gone")
     healthy.beat()
+    return server.loop.timers == timers
+
+
+_BROKER = KeptBroker(_Broker, _attack)
+run = _BROKER.run
 
 
 def _state(core: Core) -> object:
