@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from aiohttp import web, web_response
+from aiohttp import web, web_response, web_urldispatcher
 from aiohttp.typedefs import Middleware
 from heliograph_api.broker_config import BrokerConfig
 
 from heliograph_broker.http.base.access import AUTHORIZER, authorized
 from heliograph_broker.http.base.audit import audit_log
 from heliograph_broker.http.base.authentication import authentication
-from heliograph_broker.http.base.bodies import BODIES, BodyRoom, uncompressed
+from heliograph_broker.http.base.bodies import (
+    BODIES,
+    LARGEST_BODY_BYTES,
+    BodyRoom,
+    arrived,
+    asked_for_later,
+    uncompressed,
+)
 from heliograph_broker.http.base.challenges import METHODS
 from heliograph_broker.http.base.context import BROKER, CONFIG, ENDPOINTS, RATES, Endpoints
 from heliograph_broker.http.base.errors import errors_as_json
 from heliograph_broker.http.base.rates import RateSampler
-from heliograph_broker.http.base.unread_bodies import MAX_BODY_BYTES, limit_unread
+from heliograph_broker.http.base.unread_bodies import limit_unread
 from heliograph_broker.http.base.warning_header import warnings_as_header
 from heliograph_broker.http.metrics.loop_lag import LoopLag
 from heliograph_broker.messaging.broker.broker import Broker
@@ -74,6 +81,9 @@ __all__ = ["Endpoints", "create_app", "create_metrics_app"]
 # Each answer names who gives it, also to clients that nobody knows. The library has no setting for it, and would name
 # its version and Python's, by which known weaknesses are looked up.
 vars(web_response)["SERVER_SOFTWARE"] = "Heliograph"
+# The library would ask for a body before the first middleware runs, and has a setting for single routes only: not for a
+# path that is none.
+vars(web_urldispatcher)["_default_expect_handler"] = asked_for_later
 
 
 def create_app(
@@ -90,7 +100,7 @@ def create_app(
         uncompressed,
         warnings_as_header,
     ]
-    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY_BYTES)
     if security is not None:
         _close(app, security)
         app[BODIES] = BodyRoom()
@@ -152,7 +162,7 @@ def create_app(
 
 
 def _guards(security: Security | None, activity: RoleActivity) -> list[Middleware]:
-    return [] if security is None else [authentication(security, activity), authorized]
+    return [arrived] if security is None else [authentication(security, activity), authorized]
 
 
 def _close(app: web.Application, security: Security) -> None:
@@ -167,6 +177,7 @@ def create_metrics_app(app: web.Application, security: Security | None = None) -
         _close(only, security)
         only[BODIES] = app[BODIES]
     only[BROKER] = app[BROKER]
+    only[CONFIG] = app[CONFIG]
     only[RATES] = app[RATES]
     only[metrics.LAG] = app[metrics.LAG]
     only.add_routes(metrics.routes())

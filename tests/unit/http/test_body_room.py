@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from heliograph_broker.http.base.bodies import FREE_BYTES, MAX_BYTES, ROOM_BYTES, BodyRoom
+from heliograph_broker.http.base.bodies import FREE_BYTES, LARGEST_ROLE_BODY_BYTES, ROOM_BYTES, BodyRoom
 
 
 class Sender:
@@ -33,8 +33,8 @@ async def settle() -> None:
 async def test_bodies_of_a_role_wait_for_each_other_and_for_no_other_role() -> None:
     room = BodyRoom()
     # One whose size is not known counts as the largest.
-    full = [Sender(room, "billing", size) for size in (None, *[MAX_BYTES] * (ROOM_BYTES // MAX_BYTES - 1))]
-    first, gone, second = (Sender(room, "billing", MAX_BYTES) for _ in range(3))
+    full = [Sender(room, "billing", size) for size in (None, *[LARGEST_ROLE_BODY_BYTES] * 15)]
+    first, gone, second = (Sender(room, "billing", LARGEST_ROLE_BODY_BYTES) for _ in range(3))
     usual, other = Sender(room, "billing", FREE_BYTES), Sender(room, "shipping", None)
     await settle()
     assert all(each.under_way for each in (*full, usual, other))
@@ -54,7 +54,7 @@ async def test_bodies_of_a_role_wait_for_each_other_and_for_no_other_role() -> N
 
 async def _fits(room: BodyRoom) -> bool:
     """Return once everything that a role may have at a time has room."""
-    senders = [Sender(room, "billing", MAX_BYTES) for _ in range(ROOM_BYTES // MAX_BYTES)]
+    senders = [Sender(room, "billing", LARGEST_ROLE_BODY_BYTES) for _ in range(ROOM_BYTES // LARGEST_ROLE_BODY_BYTES)]
     await settle()
     found = all(each.under_way for each in senders)
     for each in senders:

@@ -24,7 +24,7 @@ from heliograph_broker.security.authorization.needs import (
 )
 
 from .authentication import AUTHENTICATOR, IDENTITY
-from .bodies import BODIES, limited, too_large
+from .bodies import BODIES, limited, read_in_time, too_large
 from .challenges import valid_here
 from .context import BROKER, namespace_of, tenant_of, topic_of
 from .errors import ApiError, refusal
@@ -107,7 +107,7 @@ async def _with_body(request: web.Request, handler: Handler, need: Need, on: Res
     """Read the body, and handle the request if its client may still send it. Raises :class:`ApiError`."""
     try:
         # The client decides how long this takes, and may lose the right meanwhile, or the credentials their validity.
-        await request.read()
+        await read_in_time(request)
     except web.HTTPRequestEntityTooLarge:
         raise too_large() from None
     _require_still(request, need, on)

@@ -37,6 +37,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     answer = await _answer(request, handler)
     if answer.status == 401:
         challenge(request, answer)
+    elif answer.status == 408:
+        # Its body goes on to arrive, slowly: nothing can follow it.
+        answer.force_close()
     return answer
 
 

@@ -12,10 +12,9 @@ from aiohttp import web
 
 from .access import is_on
 from .authentication import IDENTITY
+from .bodies import LARGEST_BODY_BYTES
 from .connection import HttpConnection
 
-#: The largest body of a request; enough for manifests of tens of thousands of topics.
-MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 #: The bytes that are read of a request whose client is unknown. They cost the broker time and are of no use.
 _OF_UNKNOWN_BYTES: Final = 1024 * 1024
 
@@ -28,4 +27,4 @@ async def limit_unread(request: web.Request, _: web.StreamResponse) -> None:
     connection = transport.get_protocol()
     if isinstance(connection, HttpConnection):
         known = IDENTITY in request or not is_on(request)
-        connection.answered_before(request.content, MAX_BODY_BYTES if known else _OF_UNKNOWN_BYTES)
+        connection.answered_before(request.content, LARGEST_BODY_BYTES if known else _OF_UNKNOWN_BYTES)
