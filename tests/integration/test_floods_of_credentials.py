@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from heliograph_broker.security.authentication.basic import MAX_WAITING
@@ -27,6 +28,7 @@ ADMIN = "admin"
 PASSWORD = "what only the administrator knows"
 WRONG = "the user or the password is wrong"
 MESSAGES = 20
+BINARY_CONNECTIONS = 'heliograph_connections{port="binary"} '
 SLOW = 20
 
 
@@ -112,6 +114,27 @@ def test_wrong_passwords_wait_for_each_other_and_for_nobody_else(closed: TlsBrok
     # Those who left make room.
     url, other = f"{closed.process.http_url}/metrics", base64.b64encode(b"nobody:x").decode()
     eventually(lambda: ask(url, Authorization=f"Basic {other}").body == {"reason": WRONG})
+
+
+def test_passwords_of_clients_that_have_left_are_not_checked(tmp_path: Path, signer: Signer) -> None:
+    users = write_users(tmp_path / "users", {ADMIN: PASSWORD}, rounds=12)
+    settings = signer.settings(auth="token,basic", basic_file=str(users), superusers=ADMIN, handshake_timeout_s="60")
+    with TlsBroker(tmp_path, environment=settings) as broker:
+        url, token = f"{broker.process.http_url}/metrics", signer.token(ADMIN)
+
+        def connections() -> int:
+            text = ask(url, token).body
+            return next(int(each.split()[-1]) for each in text.splitlines() if each.startswith(BINARY_CONNECTIONS))
+
+        with contextlib.ExitStack() as stack:
+            for number in range(MAX_WAITING - 1):
+                stack.enter_context(connected(broker, "basic", f"{ADMIN}:guess {number}".encode()))
+            eventually(lambda: connections() == MAX_WAITING - 1)
+        eventually(lambda: connections() == 0)
+        # Passwords are checked one after the other, so that the others would have been checked before this one.
+        guess = base64.b64encode(f"{ADMIN}:another guess".encode()).decode()
+        assert ask(url, Authorization=f"Basic {guess}").body == {"reason": WRONG}
+        assert failures(broker, token, "basic") < MAX_WAITING - 1
 
 
 @contextlib.contextmanager

@@ -80,6 +80,10 @@ class Session(ConnectionSession):
         return security
 
     def give_up(self) -> None:
+        if self.verifying is not None:
+            # Nobody waits for the answer any more, and others may wait for their turn. A refusal that ends the
+            # connection is the last thing that it does.
+            self.verifying.cancel()
         if self.counted_role:
             self.connection.listener.role_clients.closed(self.counted_role, self)
             self.broker.roles.activity.seen(self.counted_role)

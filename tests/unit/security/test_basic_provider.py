@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import bcrypt
@@ -159,6 +159,62 @@ async def test_a_password_that_is_replaced_while_it_is_checked_is_wrong(
     finally:
         going_on.set()
     assert await asked == WRONG
+
+
+class HeldReads:
+    """Holds reads of the file of users between their end and what follows it, until :meth:`go_on`."""
+
+    def __init__(self, users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done = 0
+        self._going_on = threading.Event()
+        read = users.provider._read
+
+        def held() -> Mapping[str, bytes]:
+            content = read()
+            self.done += 1
+            self._going_on.wait(60)
+            return content
+
+        monkeypatch.setattr(users.provider, "_read", held)
+
+    def go_on(self) -> None:
+        self._going_on.set()
+
+
+async def test_a_client_that_leaves_while_the_file_is_read_does_not_lose_the_change(
+    users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await users.identity(b"billing:secret")
+    reads = HeldReads(users, monkeypatch)
+    users.replace(line("billing", b"another"))
+    asked = asyncio.create_task(users.identity(b"billing:another"))
+    try:
+        await eventually_async(lambda: reads.done)
+        asked.cancel()
+        await asyncio.wait((asked,))
+    finally:
+        reads.go_on()
+    users.clock.advance_ms(1000)
+    assert await users.refusal(b"billing:secret") == WRONG
+    assert users.provider.withdrawals == 1
+
+
+async def test_a_slow_read_does_not_bring_back_what_was_replaced_meanwhile(
+    users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = HeldReads(users, monkeypatch)
+    users.replace(line("billing", b"secret"))
+    slow = asyncio.create_task(users.provider.refresh())
+    try:
+        await eventually_async(lambda: reads.done)
+        users.replace(line("billing", b"another"))
+        later = asyncio.create_task(users.provider.refresh())
+        await asyncio.sleep(0)
+    finally:
+        reads.go_on()
+    await asyncio.gather(slow, later)
+    assert await users.refusal(b"billing:secret") == WRONG
+    assert await users.identity(b"billing:another") == Identity("billing", "basic")
 
 
 async def test_users_that_are_gone_and_new_passwords_are_withdrawals(users: Users) -> None:

@@ -55,6 +55,7 @@ class BasicProvider(Provider):
         self._secret = os.urandom(32)
         self._stand_ins = StandIns(self._hashes, self._secret)
         self._checked_at = clock.monotonic()
+        self._reading: asyncio.Task[None] | None = None
         self._right: dict[str, bytes] = {}
         self._withdrawals = 0
         #: Reads of a changed file that failed, since the start.
@@ -73,23 +74,42 @@ class BasicProvider(Provider):
         return self._withdrawals
 
     async def refresh(self) -> None:
-        """Read the file again if it has changed; if that fails, the users that are known stay."""
+        """Read the file again if it has changed; if that fails, the users that are known stay.
+
+        One read is under way at a time, so that none brings back what another one has replaced, and it takes effect
+        though the caller is cancelled.
+        """
         now = self._clock.monotonic()
         if now - self._checked_at < RECHECK_S:
             return
-        self._checked_at = now
+        if self._reading is None:
+            self._checked_at = now
+            self._reading = asyncio.create_task(self._read_again())
+        await asyncio.shield(self._reading)
+
+    async def _read_again(self) -> None:
         try:
-            changed = await asyncio.to_thread(self._changed)
+            version = await asyncio.to_thread(self._file_version)
+            if version != self._version:
+                await self._read_changed(version)
+        finally:
+            self._reading = None
+
+    async def _read_changed(self, version: tuple[int, ...]) -> None:
+        try:
+            changed = await asyncio.to_thread(self._read)
         except (OSError, InvalidHtpasswd) as error:
+            if isinstance(error, FileNotFoundError | InvalidHtpasswd):
+                # Not before it changes. Other errors pass by themselves, and then a user may be gone.
+                self._version = version
             self.failures += 1
             log.error("could not read the file of users; those that are known stay", error=_reason(self._path, error))
             return
-        if changed is not None:
-            gone = {user for user, hashed in self._hashes.items() if changed.get(user) != hashed}
-            self._withdrawals += bool(gone)
-            self._right = {user: digest for user, digest in self._right.items() if user not in gone}
-            self._hashes, self._stand_ins = changed, StandIns(changed, self._secret)
-            log.info("read the file of users", path=str(self._path), users=len(changed))
+        gone = {user for user, hashed in self._hashes.items() if changed.get(user) != hashed}
+        self._withdrawals += bool(gone)
+        self._right = {user: digest for user, digest in self._right.items() if user not in gone}
+        self._version, self._hashes, self._stand_ins = version, changed, StandIns(changed, self._secret)
+        log.info("read the file of users", path=str(self._path), users=len(changed))
 
     async def authenticate(self, credentials: Credentials) -> Identity:
         await self.refresh()
@@ -127,20 +147,6 @@ class BasicProvider(Provider):
         finally:
             self._waiting -= 1
 
-    def _changed(self) -> Mapping[str, bytes] | None:
-        """Return the users if the file is another one than at the last read, which runs in a thread."""
-        version = self._file_version()
-        if version == self._version:
-            return None
-        try:
-            users = self._read()
-        except (FileNotFoundError, InvalidHtpasswd):
-            # Not before it changes. Other errors pass by themselves, and then a user may be gone.
-            self._version = version
-            raise
-        self._version = version
-        return users
-
     def _read(self) -> Mapping[str, bytes]:
         with self._path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -157,7 +163,9 @@ class BasicProvider(Provider):
         return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
     async def close(self) -> None:
-        """End the threads once they are done with their passwords."""
+        """End the threads once they are done with their passwords, and a read of the file."""
+        if self._reading is not None:
+            self._reading.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -7,6 +7,7 @@ and keeps its role. Until the identity of a client is known, nothing that it sen
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -54,7 +55,7 @@ def connect(session: Session, command: wire.BaseCommand) -> None:
         session.renews = request.feature_flags.supports_auth_refresh
         accept(session, request)
 
-    _verify(session, _identity(authenticator, request, certificate), accepted)
+    _verify(session, partial(_identity, authenticator, request, certificate), accepted)
 
 
 async def _identity(authenticator: Authenticator, request: wire.CommandConnect, certificate: bytes) -> Identity:
@@ -105,7 +106,7 @@ def auth_response(session: Session, command: wire.BaseCommand) -> None:
         session.identity = identity
         session.overdue = False
 
-    _verify(session, renewed(), accepted)
+    _verify(session, renewed, accepted)
 
 
 def challenge(session: Session) -> None:
@@ -130,14 +131,14 @@ def end_expired(session: Session) -> None:
     _refuse(session, f"{why}, and the client {means}: connect again with new ones")
 
 
-def _verify(session: Session, found: Awaitable[Identity], accepted: Callable[[Identity], None]) -> None:
-    """Read nothing from the client until its identity is ``found``; close the connection if it is not."""
+def _verify(session: Session, find: Callable[[], Awaitable[Identity]], accepted: Callable[[Identity], None]) -> None:
+    """Read nothing from the client until ``find`` has its identity; close the connection if there is none."""
     connection = session.connection
     connection.hold(_VERIFYING)
 
     async def verify() -> None:
         try:
-            identity = await found
+            identity = await find()
         except Unauthenticated as error:
             session.security.failures.note(connection.host, error.detail)
             _refuse(session, str(error), known=isinstance(error, MayNotSpeak))
