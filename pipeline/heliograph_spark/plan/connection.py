@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -81,6 +82,9 @@ def open_client(connection: Connection) -> pulsar.Client:
     Raises :class:`PulsarSourceError` for an address it cannot use, and if the broker refuses the credentials.
     """
     settings = {name: value for name, value in connection.client.items() if not name.startswith("auth_")}
+    if (of_system := ssl.get_default_verify_paths().cafile) is not None:
+        # The client's own default is a copy of public authorities, without those that were added to the system.
+        settings.setdefault("tls_trust_certs_file_path", of_system)
     with named(f"connecting to {connection.service_url}"):
         authentication = _authentication(connection.client)
         check_welcome(connection)
