@@ -29,7 +29,7 @@ def defaults() -> dict[str, Any]:
 
 
 def rendered(helm: Helm, directory: Path, values: dict[str, Any]) -> tuple[str, str]:
-    """What helm prints, and its errors, for the chart with these values in place of its own, as helm reuses them."""
+    """Return output and errors of helm for the chart with these values in place of its own, as helm reuses them."""
     chart = directory / "heliograph"
     shutil.copytree(CHART, chart, dirs_exist_ok=True)
     (chart / "values.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
