@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final, NoReturn
@@ -17,6 +17,7 @@ from heliograph_operator.act.object_apply import ObjectRefused, apply_all, remov
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.secret_write import find_secret, orphan_secret, read_secret, write_secret
 from heliograph_operator.decide.authorities import (
+    Authority,
     certificates_in,
     new_authority,
     plan_authorities,
@@ -67,7 +68,7 @@ class ClusterCertificates:
     def __init__(self, site: Site, trust: BrokerTrust, now: Callable[[], datetime] = clock.now) -> None:
         self._site = site
         self._trust = trust
-        self._now = now
+        self.now = now
 
     async def reconcile(
         self, context: Context, resource: Resource, cluster: BrokerCluster, hosts: Sequence[str]
@@ -84,7 +85,22 @@ class ClusterCertificates:
             return None
         if tls.secret_name is not None:
             return await self._given(context, resource, cluster, tls.secret_name, hosts)
-        return await self._made(context, resource, hosts)
+        names = server_names(resource.key.name, resource.key.namespace, self._site.cluster_domain, hosts)
+        return await self._made(context, resource, names)
+
+    async def renew(self, context: Context, resource: Resource, cluster: BrokerCluster) -> CertificateState | None:
+        """Renew what would end while the resource is paused; return what the brokers have, None if that is not known.
+
+        The certificate keeps its names, nothing is made where there was none, and nothing is written before a renewal
+        is due. Raises as :meth:`reconcile` does.
+        """
+        tls = cluster.spec.tls
+        if not tls.enabled or tls.secret_name is not None:
+            return None
+        before = _server(await find_secret(context, resource, server_secret_name(resource.key.name)))
+        if before is None:
+            return None
+        return await self._made(context, resource, sorted(before.names), renew_only=True)
 
     def before_check(self, cluster: BrokerCluster, outcome: Outcome) -> Outcome:
         """Return the outcome of a reconcile, with an earlier one if the Secrets have to be looked at before."""
@@ -111,9 +127,10 @@ class ClusterCertificates:
 
     # -- the operator's own certificates -------------------------------------------------------------------------------
 
-    async def _made(self, context: Context, resource: Resource, hosts: Sequence[str]) -> CertificateState:
-        body, name, namespace, now = resource.body, resource.key.name, resource.key.namespace, self._now()
-        names = server_names(name, namespace, self._site.cluster_domain, hosts)
+    async def _made(
+        self, context: Context, resource: Resource, names: Sequence[str], *, renew_only: bool = False
+    ) -> CertificateState:
+        body, name, namespace, now = resource.body, resource.key.name, resource.key.namespace, self.now()
         of_authorities = await find_secret(context, resource, authority_secret_name(name))
         of_brokers = await find_secret(context, resource, server_secret_name(name))
         published = _published(await context.kube.find(CONFIG_MAP, namespace, bundle_name(name)))
@@ -127,24 +144,28 @@ class ClusterCertificates:
             now,
             lambda at: new_authority(f"{namespace}/{name}", at),
         )
-        about = metadata(body, authority_secret_name(name))
-        await write_secret(context, resource, about, private_data(plan.authorities), of_authorities)
-        await apply_all(context, resource, [authorities_config_map(body, plan.bundle)])
         server = plan_server(before, plan, names, now)
         # Without a certificate in use, one of the authorities issues.
         assert server is not None
+        state = CertificateState(
+            server_secret_name(name), server, bundle_name(name), missing_names(server, names), server.renewed
+        )
+        is_same = before is not None and server.leaf == before.leaf and _ids(plan.authorities) == _ids(known)
+        if renew_only and is_same and {*certificates_in(published or "")} >= {*certificates_in(plan.bundle)}:
+            return state
+        about = metadata(body, authority_secret_name(name))
+        await write_secret(context, resource, about, private_data(plan.authorities), of_authorities)
+        await apply_all(context, resource, [authorities_config_map(body, plan.bundle)])
         about = metadata(body, server_secret_name(name))
         await write_secret(context, resource, about, server_data(server, plan.bundle), of_brokers, _TLS)
         self._use(context, resource, plan.bundle)
-        if {each.id for each in plan.authorities if each.private} - {each.id for each in known}:
+        if _ids(each for each in plan.authorities if each.private) - _ids(known):
             message = "an authority was made; clients find it in the ConfigMap with the authorities"
             await context.events.emit(body, "AuthorityMade", message, repeat=True)
         if before is None or server.leaf != before.leaf:
             message = f"Secret {server_secret_name(name)} has a new certificate, valid until {server.expires:%Y-%m-%d}"
             await context.events.emit(body, "CertificateIssued", message, repeat=True)
-        return CertificateState(
-            server_secret_name(name), server, bundle_name(name), missing_names(server, names), server.renewed
-        )
+        return state
 
     # -- those of a person's Secret ------------------------------------------------------------------------------------
 
@@ -199,6 +220,10 @@ class ClusterCertificates:
 
 def _refuse(reason: ClusterReason, message: str) -> NoReturn:
     raise ObjectRefused(reason, f"spec.tls.secretName: {message}")
+
+
+def _ids(authorities: Iterable[Authority]) -> set[str]:
+    return {each.id for each in authorities}
 
 
 def _published(config_map: Body | None) -> str | None:

@@ -167,7 +167,7 @@ class ClusterReconciler:
             ready_now = ready(Reason.PAUSED, f"{_PAUSED}: {ready_now.message}", "Unknown")
             moving = Verdict(PROGRESSING, "False", Reason.PAUSED, _PAUSED)
         before = resource.status
-        of_tls = tls_report(cluster.spec.tls, applied.certificate, refused, clock.now())
+        of_tls = tls_report(cluster.spec.tls, applied.certificate, refused, self._certificates.now())
         # Resources that wait for the broker start to connect when there is an address: so only after it answered once.
         known = listing is not None or (before.get("endpoints") and pods.wanted > 0)
         fields: dict[str, Any] = {
@@ -205,8 +205,7 @@ class ClusterReconciler:
     async def _apply(self, context: Context, resource: Resource, cluster: BrokerCluster) -> _Applied:
         """Apply all objects, or only renew what would end while they are paused. Raises :class:`ObjectRefused`."""
         if resource.paused:
-            await self._keep_programs(context, resource, cluster)
-            return _Applied(Volumes())
+            return await self._renew(context, resource, cluster)
         try:
             applied = await self._apply_objects(context, resource, cluster)
         except ObjectRefused:
@@ -216,6 +215,14 @@ class ClusterReconciler:
             raise
         resource.memory.unapplied = False
         return applied
+
+    async def _renew(self, context: Context, resource: Resource, cluster: BrokerCluster) -> _Applied:
+        """Renew certificates and tokens, neither of which waits for the other one."""
+        try:
+            certificate = await self._certificates.renew(context, resource, cluster)
+        finally:
+            await self._keep_programs(context, resource, cluster)
+        return _Applied(Volumes(), certificate=certificate)
 
     async def _keep_programs(self, context: Context, resource: Resource, cluster: BrokerCluster) -> None:
         """Keep the tokens of programs while nothing is applied: brokers that run go on, and tokens would end."""

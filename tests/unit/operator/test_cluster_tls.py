@@ -34,6 +34,7 @@ from tests.support.certificates import Authority, Certificate
 from .api_server import ApiServer, resource_of
 from .bodies import body
 from .cluster_keys import cluster_keys
+from .test_authorities import verifies
 
 SITE = Site("image")
 CLUSTER = Key("BrokerCluster", "team", "main")
@@ -395,6 +396,60 @@ async def test_an_operator_that_starts_beside_a_paused_cluster_trusts_what_is_pu
     await again.reconcile()
     assert again.server.written == []
     assert again.trust.bundle(CLUSTER) == installed.trust.bundle(CLUSTER) != ""
+
+
+PAUSED = {"heliograph.dev/paused": "true"}
+
+
+async def test_a_pause_does_not_let_certificates_expire() -> None:
+    installed = Installed(encrypted())
+    await installed.reconcile()
+    server = installed.server
+    server.change(CLUSTER, annotations=PAUSED)
+    # What somebody does by hand meanwhile stays until there is something to renew.
+    server.objects[PUBLISHED]["data"]["more"] = "by hand"
+    written = len(server.written)
+    names = read_server(decoded(server.objects[SERVER])).names
+    server.objects[CLUSTER]["spec"]["listeners"] = [{"name": "outside", "type": "NodePort", "host": "b.example.com"}]
+    for _ in range(3):
+        again_s = await installed.reconcile()
+        assert again_s is not None
+        assert again_s <= CHECK_S
+    assert len(server.written) == written
+    assert server.objects[PUBLISHED]["data"]["more"] == "by hand"
+    assert installed.reason() == ("True", "CertificateValid")
+    copied = ""
+    for _ in range(2 * 365 // 20):
+        installed.now += timedelta(days=20)
+        await installed.reconcile()
+        mounted = read_server(decoded(server.objects[SERVER]))
+        assert mounted.expires > installed.now + timedelta(days=5)
+        assert mounted.names == names, "no change of the spec is applied"
+        # Clients copy the authorities once in the thirty days that they have.
+        assert verifies(copied or server.objects[PUBLISHED]["data"]["ca.crt"], mounted, installed.now)
+        copied = server.objects[PUBLISHED]["data"]["ca.crt"]
+        assert installed.trust.bundle(CLUSTER) == copied
+        assert installed.reason() == ("True", "CertificateValid")
+        assert installed.reason("Ready") == ("Unknown", "Paused")
+    assert server.applied.count(STATEFUL_SET) == 1
+
+
+async def test_a_pause_makes_no_certificate_where_there_was_none() -> None:
+    paused = encrypted()
+    paused["metadata"] = {**paused["metadata"], "annotations": PAUSED}
+    installed = Installed(paused)
+    await installed.reconcile()
+    assert installed.server.written == installed.server.applied == []
+
+
+async def test_a_certificate_that_cannot_be_renewed_in_a_pause_is_named() -> None:
+    installed = Installed(encrypted())
+    await installed.reconcile()
+    installed.server.change(CLUSTER, annotations=PAUSED)
+    installed.server.forbidden.add(AUTHORITY)
+    installed.now += timedelta(days=61)
+    await installed.reconcile()
+    assert "Secret main-tls-authority" in condition(installed.status, "Ready")["message"]
 
 
 @pytest.mark.parametrize(
