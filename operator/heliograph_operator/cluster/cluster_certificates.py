@@ -17,6 +17,7 @@ from heliograph_operator.act.object_apply import ObjectRefused, apply_all, remov
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.secret_write import find_secret, orphan_secret, read_secret, write_secret
 from heliograph_operator.decide.authorities import (
+    SKEW,
     Authority,
     certificates_in,
     new_authority,
@@ -143,6 +144,7 @@ class ClusterCertificates:
             in_use(before, now),
             now,
             lambda at: new_authority(f"{namespace}/{name}", at),
+            confirmed=_agree(now, context.kube.server_time),
         )
         server = plan_server(before, plan, names, now)
         # Without a certificate in use, one of the authorities issues.
@@ -220,6 +222,11 @@ class ClusterCertificates:
 
 def _refuse(reason: ClusterReason, message: str) -> NoReturn:
     raise ObjectRefused(reason, f"spec.tls.secretName: {message}")
+
+
+def _agree(now: datetime, other: datetime | None) -> bool:
+    """Whether another clock has about the same time."""
+    return other is not None and abs(now - other) < SKEW
 
 
 def _ids(authorities: Iterable[Authority]) -> set[str]:

@@ -83,6 +83,14 @@ class Authority:
             return True
         return self.retired is not None and self.retired + CERTIFICATE_VALID + SKEW <= now
 
+    def begins_after(self, now: datetime) -> bool:
+        """Whether it is not valid yet."""
+        return self.certificate.not_valid_before_utc > now
+
+    def not_retired(self) -> Authority:
+        """Return it as it was before it retired; without its key, it stays retired."""
+        return replace(self, retired=None) if self.private else self
+
     def may_issue(self) -> bool:
         """Whether it has its key, and no other one has taken over."""
         return bool(self.private) and self.retired is None
@@ -155,11 +163,14 @@ def plan_authorities(
     in_use: InUse | None,
     now: datetime,
     make: Callable[[datetime], Authority],
+    *,
+    confirmed: bool = False,
 ) -> AuthorityPlan:
     """Return what is to become of the stored ``authorities``, when brokers have the certificate ``in_use``.
 
     ``recorded`` are those that were published when it was issued, and ``published`` those that clients find now; None:
-    these find nothing. Raises nothing: whatever is missing is made.
+    these find nothing. ``confirmed``: another clock agrees, so what was made or retired later than now was so by a
+    clock that was ahead. Raises nothing: whatever is missing is made.
     """
     stored = list(authorities)
     kept, known = [each for each in stored if not each.ended(now)], {each.id for each in stored}
@@ -171,8 +182,11 @@ def plan_authorities(
         found = set(published)
         # Clients that were to learn of it have not: something is an old copy, or the write before did not happen.
         kept = [each if each.certificate in found else replace(each, settled=now + OVERLAP) for each in kept]
+    if confirmed:
+        kept = [each.not_retired() if each.retired is not None and each.retired > now + SKEW else each for each in kept]
     is_served = in_use is not None and in_use.usable and is_trusted(in_use.certificate, kept, now)
-    able = [each for each in kept if each.may_issue()]
+    # One that is not valid yet stays published: all clocks may be behind.
+    able = [each for each in kept if each.may_issue() and not (confirmed and each.begins_after(now))]
     newest = max(able, key=_age, default=None)
     is_due = newest is None or newest.made + ISSUES - OVERLAP <= now
     if is_due and (len(kept) < MAX_AUTHORITIES or not is_served):

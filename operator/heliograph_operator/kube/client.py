@@ -7,6 +7,8 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -70,6 +72,8 @@ class Kube:
     def __init__(self) -> None:
         #: When (s, of ``time.monotonic``) the API server last answered any request; None: never.
         self.answered_at: float | None = None
+        #: The API server's clock at its last answer; None: unknown.
+        self.server_time: datetime | None = None
         #: Whether another operator may lead by now, so that changes must not be sent any more.
         self.deposed: Callable[[], bool] = lambda: False
         self._session: aiohttp.ClientSession | None = None
@@ -190,6 +194,7 @@ class Kube:
                 ) as response:
                     answer = await response.read()
                     status, retry_after = response.status, response.headers.get("Retry-After", "")
+                    self.server_time = _time(response.headers.get("Date", ""))
             except (aiohttp.ClientError, TimeoutError) as error:
                 cause = str(error) or type(error).__name__
                 raise KubeError(f"the API server does not answer {method} {path}: {cause}") from error
@@ -259,6 +264,15 @@ def _count(method: str, path: str) -> None:
     assert found is not None, path
     verb = _VERBS.get(method) or ("get" if found["name"] else "list")
     operator_metrics.KUBE_REQUESTS.labels(verb, found["group"] or "", found["plural"] + (found["sub"] or "")).inc()
+
+
+def _time(text: str) -> datetime | None:
+    """Return the time of a header; None without one that can be read."""
+    try:
+        found = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def _decoded(answer: bytes, request: str) -> dict[str, Any]:

@@ -66,6 +66,8 @@ class Cluster:
         #: What clients read last, and what brokers did.
         self.copied = ""
         self.mounted: ServerCertificate | None = None
+        #: Whether the API server has the same time.
+        self.confirmed = False
 
     def plan(self) -> AuthorityPlan:
         return plan_authorities(
@@ -75,6 +77,7 @@ class Cluster:
             in_use(self.server, self.now),
             self.now,
             lambda at: new_authority("team/main", at),
+            confirmed=self.confirmed,
         )
 
     def reconcile(self, *, writes: int = 3) -> AuthorityPlan:
@@ -240,6 +243,61 @@ def test_a_clock_that_is_behind_changes_nothing() -> None:
     cluster.now -= 400 * DAY
     cluster.reconcile()
     assert cluster.server == before
+
+
+def test_an_authority_made_while_the_clock_was_ahead_is_replaced_once_it_is_right() -> None:
+    cluster = Cluster()
+    cluster.now += 400 * DAY
+    cluster.reconcile()
+    [early] = cluster.authorities
+    cluster.now = START
+    cluster.reconcile()
+    assert [each.id for each in cluster.authorities] == [early.id], "this operator's clock may be the wrong one"
+    cluster.confirmed = True
+    cluster.reconcile()
+    cluster.settle()
+    cluster.check()
+    before, authorities = cluster.server, list(cluster.authorities)
+    cluster.reconcile()
+    assert cluster.server == before
+    assert cluster.authorities == authorities, "it is replaced once"
+    # Until its time has come, and beyond it.
+    cluster.days(3 * ISSUES / DAY)
+
+
+def test_authorities_that_the_clock_retired_too_early_issue_again() -> None:
+    cluster = started()
+    cluster.confirmed = True
+    cluster.days(20)
+    [first] = cluster.authorities
+    before = cluster.now
+    # The next authority is made, and takes over.
+    for ahead in (500 * DAY, OVERLAP + DAY):
+        cluster.now += ahead
+        cluster.reconcile()
+    assert first.id not in {each.id for each in cluster.authorities if each.may_issue()}
+    cluster.now = before
+    cluster.reconcile()
+    cluster.mounted = cluster.server
+    # Clients that know the first one only.
+    cluster.check()
+    cluster.days(2 * ISSUES / DAY)
+
+
+def test_a_node_that_starts_with_a_clock_that_is_behind_leaves_nobody_out_later() -> None:
+    """Operator and API server agree on a time that is wrong: there is nobody to know better."""
+    cluster = started()
+    cluster.days(20)
+    right, cluster.confirmed = cluster.now, True
+    cluster.now -= 3000 * DAY
+    cluster.reconcile()
+    cluster.settle()
+    cluster.check()
+    cluster.now = right
+    cluster.reconcile()
+    cluster.mounted = cluster.server
+    cluster.check()
+    cluster.days(ISSUES / DAY)
 
 
 def test_a_configmap_that_was_deleted_changes_nothing() -> None:

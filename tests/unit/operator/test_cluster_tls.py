@@ -398,6 +398,28 @@ async def test_an_operator_that_starts_beside_a_paused_cluster_trusts_what_is_pu
     assert again.trust.bundle(CLUSTER) == installed.trust.bundle(CLUSTER) != ""
 
 
+async def test_an_authority_made_while_the_clock_was_ahead_is_replaced_once_it_is_right() -> None:
+    installed = Installed(encrypted())
+    right, server = installed.now, installed.server
+    installed.now += timedelta(days=400)
+    await installed.reconcile()
+    early = certificates_in(server.objects[PUBLISHED]["data"]["ca.crt"])
+    installed.now = right
+    await installed.reconcile()
+    assert installed.reason() == ("False", "CertificateUnusable")
+    # The API server is asked, too: the operator's clock may be the one that is behind.
+    server.server_time = right + timedelta(days=400)
+    await installed.reconcile()
+    assert installed.reason() == ("False", "CertificateUnusable")
+    server.server_time = right + timedelta(minutes=1)
+    await installed.reconcile()
+    assert installed.reason() == ("True", "CertificateValid")
+    published = server.objects[PUBLISHED]["data"]["ca.crt"]
+    assert verifies(published, read_server(decoded(server.objects[SERVER])), right)
+    assert set(certificates_in(published)) > set(early)
+    assert [reason for reason, _ in server.events].count("AuthorityMade") == 2
+
+
 PAUSED = {"heliograph.dev/paused": "true"}
 
 

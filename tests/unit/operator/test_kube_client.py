@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,24 @@ async def test_an_answer_that_is_no_object_is_an_error_of_the_request(answers: l
             answers.append(web.Response(text=text))
             with pytest.raises(KubeError, match="GET /version: the answer is not an object in JSON"):
                 await kube.version()
+
+
+@pytest.mark.parametrize(
+    ("date", "time"),
+    [
+        ("Sat, 28 Nov 2026 15:07:31 GMT", datetime(2026, 11, 28, 15, 7, 31, tzinfo=UTC)),
+        ("yesterday", None),
+        ("", None),
+    ],
+)
+async def test_the_time_of_the_api_server_is_that_of_its_last_answer(
+    answers: list[web.Response], date: str, time: datetime | None
+) -> None:
+    async with Kube() as kube:
+        assert kube.server_time is None
+        answers.append(web.json_response({}, headers={"Date": date}))
+        await kube.version()
+        assert kube.server_time == time
 
 
 @pytest.mark.parametrize(("without", "server"), [("", "api.test"), ("127.0.0.1,api.test:80", "")])
