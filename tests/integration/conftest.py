@@ -9,9 +9,19 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.closed_broker import ClosedBroker
+from tests.support.command_line import CommandLine
 from tests.support.tokens import Signer
 
 from .client_fixtures import client, topic
+
+#: Variables that would be a command's settings.
+_SETTINGS = (
+    "HELIOGRAPH_TOKEN",
+    "HELIOGRAPH_TOKEN_FILE",
+    "HELIOGRAPH_CONTEXT",
+    "HELIOGRAPH_HTTP_URL",
+    "HELIOGRAPH_SERVICE_URL",
+)
 
 __all__ = ["broker", "broker_factory", "client", "topic"]
 
@@ -52,3 +62,12 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedBroker]:
 def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
     """Signs the tokens of a module's closed brokers."""
     return Signer(tmp_path_factory.mktemp("keys") / "secret.key")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line of a person without any settings."""
+    for name in _SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HELIOGRAPH_CONFIG", str(tmp_path / "config.yaml"))
+    return CommandLine(monkeypatch, capsys)

@@ -21,14 +21,6 @@ from tests.support.tokens import CHECK_EVERY_S, Signer, TokenFile, ask
 
 ADMIN = "admin"
 ACCEPTED_TOKENS = 'heliograph_authentications_total{method="token",outcome="success"}'
-_OWN = (
-    "HELIOGRAPH_TOKEN",
-    "HELIOGRAPH_TOKEN_FILE",
-    "HELIOGRAPH_CONTEXT",
-    "HELIOGRAPH_HTTP_URL",
-    "HELIOGRAPH_SERVICE_URL",
-)
-
 #: A command of every group that talks to a broker; TOPIC, NAMESPACE, MANIFEST and COPY are those of the test.
 COMMANDS = [
     "apply -f MANIFEST",
@@ -93,15 +85,6 @@ def token_file(tmp_path: Path, signer: Signer) -> Path:
     path = tmp_path / "admin.token"
     path.write_text(signer.token(ADMIN) + "\n")
     return path
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """The command line of a person without any settings."""
-    for name in _OWN:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HELIOGRAPH_CONFIG", str(tmp_path / "config.yaml"))
-    return CommandLine(monkeypatch, capsys)
 
 
 @pytest.fixture

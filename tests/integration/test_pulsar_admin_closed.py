@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from tests.support.clients import fresh_name
 from tests.support.closed_broker import ADMIN, PASSWORD, ROLE, ClosedBroker, shown
 from tests.support.oidc_issuer import AUDIENCE
-from tests.support.pulsar_admin import PulsarAdmin, missing
+from tests.support.pulsar_admin import PulsarAdmin, missing, trusting
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"pulsar-admin is not tested: {missing()}")
 
@@ -26,18 +25,9 @@ def tool(closed: ClosedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iter
     The plugin for OAuth2 of this release has no setting for that.
     """
     directory = tmp_path_factory.mktemp("pulsar-admin")
-    trusted = (f"-Djavax.net.ssl.{name}={value}" for name, value in trust_store(closed, directory).items())
-    with PulsarAdmin(directory, closed.http_url, closed.service_url, *trusted) as running:
+    properties = trusting(closed.issuer_trusted, directory)
+    with PulsarAdmin(directory, closed.http_url, closed.service_url, *properties) as running:
         yield running
-
-
-def trust_store(closed: ClosedBroker, directory: Path) -> dict[str, str]:
-    """Write the authority of the identity provider as a JVM reads it; return the properties that name it."""
-    store = {"trustStore": str(directory / "issuer-ca.p12"), "trustStorePassword": "changeit"}
-    command = ["keytool", "-importcert", "-noprompt", "-alias", "issuer", "-file", str(closed.issuer_trusted)]
-    command += ["-keystore", store["trustStore"], "-storetype", "PKCS12", "-storepass", store["trustStorePassword"]]
-    subprocess.run(command, capture_output=True, check=True, timeout=120)
-    return store
 
 
 def options(closed: ClosedBroker, plugin: str, parameters: str) -> str:
@@ -81,6 +71,15 @@ def test_a_refusal_of_a_large_body_has_its_reason(tool: PulsarAdmin, closed: Clo
     expired = options(closed, "AuthenticationToken", f"token:{closed.signer.token(ADMIN, expires_in_s=-60)}")
     refused = tool.refused(f"{expired} schemas upload public/default/large --filename {schema}")
     assert "the token expired at" in refused
+
+
+def test_the_brokers_authority_and_name_are_verified(tool: PulsarAdmin, closed: ClosedBroker) -> None:
+    admin = with_token(closed, ADMIN)
+    # Reached, but not in the certificate.
+    by_address = f"--admin-url {closed.http_url.replace('localhost', '127.0.0.2')}"
+    assert "No subject alternative names matching" in tool.refused(f"{by_address} {admin} tenants list")
+    foreign = admin.replace(str(closed.broker.trusted), str(closed.issuer_trusted))
+    assert "unable to find valid certification path" in tool.refused(f"{foreign} tenants list")
 
 
 def certificate(closed: ClosedBroker) -> str:

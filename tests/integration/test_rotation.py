@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import pulsar
 import pytest
@@ -21,7 +21,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from tests.support.clients import fresh_name, receive_or_none
 from tests.support.polling import eventually
 from tests.support.tls_broker import TlsBroker, frames_of
-from tests.support.tokens import CHECK_EVERY_S, SHORT_S, Signer, ask
+from tests.support.tokens import CHECK_EVERY_S, SHORT_S, Signer, Signing, ask
 from tests.support.wire_client import Type, encode
 
 ADMIN, ROLE = "admin", "billing"
@@ -104,12 +104,6 @@ class Worker(threading.Thread):
         if self.failure is not None:
             raise self.failure
         assert not self.is_alive(), "a worker did not end"
-
-
-class Signing(Protocol):
-    """Signs tokens by one key: a secret, or a key of an identity provider."""
-
-    def token(self, role: str, *, expires_in_s: float) -> str: ...
 
 
 class Load:

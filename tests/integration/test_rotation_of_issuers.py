@@ -18,12 +18,12 @@ from .test_rotation import ADMIN, connected_since, in_order, prepare, repeated_o
 
 
 class Issued:
-    """Tokens that an issuer signs by the key that is its newest now, or that claim to be signed by ``key_id``."""
+    """Tokens signed by a key of an issuer, by default the one that signs now, or that claim to be by ``claimed``."""
 
-    def __init__(self, issuer: OidcIssuer, key_id: str = "") -> None:
+    def __init__(self, issuer: OidcIssuer, key_id: str = "", *, claimed: str = "") -> None:
         self._issuer = issuer
-        self._key = issuer.private_key
-        self._headers = {"kid": key_id or issuer.key_id}
+        self._key = issuer.key(key_id or issuer.key_id)
+        self._headers = {"kid": claimed or key_id or issuer.key_id}
 
     def token(self, role: str, *, expires_in_s: float) -> str:
         ends = time.time() + expires_in_s
@@ -58,7 +58,7 @@ def test_an_issuer_replaces_its_key_under_load_and_every_client_stays_connected(
                 eventually(load.all_have_renewed, what="tokens of the new key")
                 issuer.withdraw_older_keys()
                 # A key that it does not know makes the broker ask the issuer, which it does not for those it knows.
-                unknown = Issued(issuer, "unknown")
+                unknown = Issued(issuer, claimed="unknown")
                 eventually(lambda: not trusts(broker, unknown) and not trusts(broker, old), what="end of the old key")
                 load.sign_with(new)
                 eventually(load.all_have_renewed, what="renewal after the old key")

@@ -70,7 +70,11 @@ class OidcIssuer:
     @property
     def private_key(self) -> Any:
         """The key that signs its tokens now."""
-        return self._keys[self._newest][0]
+        return self.key(self._newest)
+
+    def key(self, key_id: str) -> Any:
+        """Return the private key with this id, which it publishes."""
+        return self._keys[key_id][0]
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -164,13 +168,22 @@ class OidcIssuer:
         """Sign with a new key from now on, and publish it with the older ones (``keep``) or alone. Return its id."""
         if not keep:
             self._keys.clear()
-        self._rotations += 1
-        self._newest = f"key-{self._rotations}"
-        self._keys[self._newest] = (pair(algorithm, self._rotations).private, algorithm)
+        self.sign_by(self.announce(algorithm))
         return self._newest
 
+    def announce(self, algorithm: str = "ES256") -> str:
+        """Publish another key that signs nothing yet, as providers do before they sign by it. Return its id."""
+        self._rotations += 1
+        key_id = f"key-{self._rotations}"
+        self._keys[key_id] = (pair(algorithm, self._rotations).private, algorithm)
+        return key_id
+
+    def sign_by(self, key_id: str) -> None:
+        """Sign by this key from now on."""
+        self._newest = key_id
+
     def withdraw_older_keys(self) -> None:
-        """Publish the newest key alone from now on."""
+        """Publish the key that signs now alone from now on."""
         self._keys = {self._newest: self._keys[self._newest]}
 
     @property

@@ -72,6 +72,21 @@ class PulsarAdmin(AskedProcess):
         return ran.err
 
 
+def trusting(authority: Path, directory: Path) -> tuple[str, ...]:
+    """Write a certificate authority into a directory as a JVM reads it; return the properties of one that trusts it."""
+    store, password = directory / "trusted.p12", "changeit"
+    subprocess.run(
+        [
+            *("keytool", "-importcert", "-noprompt", "-alias", "authority", "-file", str(authority)),
+            *("-keystore", str(store), "-storetype", "PKCS12", "-storepass", password),
+        ],
+        capture_output=True,
+        check=True,
+        timeout=_COMMAND_WITHIN_S,
+    )
+    return f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={password}"
+
+
 def verbs_of_the_tool() -> set[str]:
     """Return every verb that the tool has, as ``group verb``."""
     done = subprocess.run(

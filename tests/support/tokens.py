@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import jwt
 
@@ -49,13 +49,19 @@ class Signer:
         return token
 
 
+class Signing(Protocol):
+    """Signs tokens by one key: a secret, or a key of an identity provider."""
+
+    def token(self, role: str, *, expires_in_s: float) -> str: ...
+
+
 class TokenFile:
     """A file with a token of ``role`` that is valid for a short time, which is replaced all the time."""
 
     #: Time (s) between two tokens.
     _EVERY_S: Final = 0.2
 
-    def __init__(self, path: Path, signer: Signer, role: str) -> None:
+    def __init__(self, path: Path, signer: Signing, role: str) -> None:
         self.path = path
         #: Signs the following tokens.
         self.signer = signer
