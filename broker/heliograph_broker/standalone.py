@@ -248,6 +248,7 @@ class Standalone:
         """
         if self._tick is not None:
             self._tick.cancel()
+        self.broker.growth.stop()
         if self._tls is not None:
             self._tls.stop()
         try:

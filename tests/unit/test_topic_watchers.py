@@ -12,6 +12,7 @@ from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import InvalidTopicName
 from heliograph_broker.messaging.base.records import NamespaceRecord
 from heliograph_broker.messaging.broker import topic_list
+from heliograph_broker.messaging.broker.partition_growth import TURN
 from heliograph_broker.messaging.broker.topic_list import PatternTooLarge, TopicListWatcher, TopicPattern, topics_hash
 
 from tests.support.core import Core
@@ -121,7 +122,7 @@ def test_nobody_is_told_after_the_end(core: Core) -> None:
     assert core.broker.watches._lists == {}
 
 
-@pytest.mark.parametrize("partitions", [10, 300])
+@pytest.mark.parametrize("partitions", [10, TURN])
 def test_any_number_of_changes_and_watchers_cost_one_hash(core: Core, partitions: int) -> None:
     watching = [Watching(core) for _ in range(20)]
     with patch.object(topic_list, "topics_hash", side_effect=topics_hash) as hashes:

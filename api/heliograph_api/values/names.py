@@ -25,7 +25,7 @@ MAX_SUBSCRIPTION_NAME_BYTES = 240
 """Longest subscription name in bytes of UTF-8. A cursor is stored under topic and subscription together, and the
 store's keys end at 511 bytes: both limits and a partition's suffix fit."""
 
-_DOMAINS = (PERSISTENT, NON_PERSISTENT)
+DOMAINS = (PERSISTENT, NON_PERSISTENT)
 _PART = re.compile(r"[-=:.\w]+", re.ASCII)
 # Nine digits: a partition's index is a 32-bit integer on the wire.
 _PARTITION = re.compile(r"(?s:(.+))-partition-(0|[1-9][0-9]{0,8})", re.ASCII)
@@ -96,7 +96,7 @@ class TopicName:
             elif len(parts) != 3:
                 raise InvalidName(f"Invalid short topic name {quoted(text)}; valid: topic or tenant/namespace/topic")
         else:
-            if domain not in _DOMAINS:
+            if domain not in DOMAINS:
                 raise InvalidName(f"Invalid topic domain {quoted(domain)}; valid: persistent or non-persistent")
             parts = rest.split("/", 2)
             if len(parts) != 3:
@@ -106,7 +106,7 @@ class TopicName:
     @staticmethod
     def of(domain: str, tenant: str, namespace: str, local: str) -> TopicName:
         """Return the name made of these parts, ``local`` as it is (not URL-encoded). Raises :class:`InvalidName`."""
-        if domain not in _DOMAINS:
+        if domain not in DOMAINS:
             raise InvalidName(f"Invalid topic domain {quoted(domain)}; valid: persistent or non-persistent")
         check_part("tenant", tenant)
         check_part("namespace", namespace)

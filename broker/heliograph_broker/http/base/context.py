@@ -14,7 +14,7 @@ from heliograph_api.values.names import TopicName, check_part
 from heliograph_broker.messaging.base.errors import Done, or_persistence_error
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.log.record_set import RecordSet
-from heliograph_broker.storage.base.completion import completed
+from heliograph_broker.storage.base.completion import Completion, completed
 
 from .errors import ApiError
 from .json_bodies import decode, is_scalar
@@ -54,6 +54,15 @@ async def committed(broker: Broker, rests_on: Collection[RecordSet] | None = Non
 
     def start(done: Done) -> None:
         broker.store.writer.after_commit(or_persistence_error(done), rests_on)
+
+    await completed(start)
+
+
+async def grown(broker: Broker, name: TopicName) -> None:
+    """Wait until all partitions of a topic are created. Raises the error if it is deleted, or the broker stops."""
+
+    def start(done: Completion[None]) -> None:
+        broker.growth.when_complete(name, done)
 
     await completed(start)
 

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from heliograph_api.values.names import SubscriptionName, TopicName
 
-from heliograph_broker.http.base.context import BROKER, as_json, committed
+from heliograph_broker.http.base.context import BROKER, as_json, committed, grown
 from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import Media, operation
 from heliograph_broker.messaging.broker.broker import Broker
@@ -60,6 +60,9 @@ async def apply(request: web.Request) -> web.Response:
     except ManifestError as error:
         raise ApiError(422, str(error)) from error
     applied: list[Applied] = core.apply_resources(broker, resources)
+    for each in applied:
+        if each.kind == "Topic":
+            await grown(broker, TopicName.parse(each.name))
     # Resources that were unchanged wait too: they may not be durable yet.
     await committed(broker, [broker.records, *_sets(broker, applied)])
     return as_json(ApplyAnswer(applied))

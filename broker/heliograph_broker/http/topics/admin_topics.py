@@ -15,6 +15,7 @@ from heliograph_broker.http.base.context import (
     as_json,
     body_as,
     flag,
+    grown,
     namespace_of,
     topic_of,
 )
@@ -156,6 +157,7 @@ async def create_partitioned(request: web.Request) -> web.Response:
     if document.partitions <= 0:
         raise ApiError(406, "Number of partitions should be more than 0")
     broker.partitioned.create(name, document.partitions, document.properties)
+    await grown(broker, name)
     return await accepted(broker)
 
 
@@ -172,6 +174,7 @@ async def update_partitions(request: web.Request) -> web.Response:
     if str(name) in broker.directory.topics:
         raise Conflict(f"Topic {name} is not the partitioned topic.")
     broker.partitioned.extend(name, (await _partitions(request)).partitions)
+    await grown(broker, name)
     return await accepted(broker)
 
 

@@ -54,6 +54,8 @@ class PartitionedRecord(msgspec.Struct):
     partitions: int
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     policies: Policies | None = None
+    #: The partitions from this one on are being created, as far as they are not there; None: no more come.
+    grows_from: int | None = None
 
 
 class LedgerRecord(msgspec.Struct, array_like=True):

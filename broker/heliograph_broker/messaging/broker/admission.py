@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heliograph_api.policies.policies import AutoTopicCreation
-from heliograph_api.values.names import TopicName
+from heliograph_api.values.names import PERSISTENT, TopicName
 
 from heliograph_broker.messaging.base.errors import (
     ConsumerBusy,
@@ -128,8 +128,9 @@ def auto_topic_creation(config: BrokerConfig, policies: PolicyLevels, name: Topi
 
 
 def count_topics(directory: Directory, namespace: str) -> int:
-    """Return how many persistent topics a namespace has; each partition is one."""
-    return sum(topic.persistent for topic in directory.topics_by_namespace.get(namespace, {}).values())
+    """Return how many persistent topics a namespace has, or is about to have; each partition is one."""
+    there = sum(topic.persistent for topic in directory.topics_by_namespace.get(namespace, {}).values())
+    return there + directory.to_come(f"{PERSISTENT}://{namespace}/")
 
 
 def check_new_topics(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from heliograph_api.policies.policies import MAX_PARTITIONS
@@ -14,6 +13,7 @@ from heliograph_broker.messaging.base.records import PartitionedRecord
 from heliograph_broker.messaging.schemas.schema_registry import schema_key
 
 from .admission import check_new_topic_name, check_new_topics
+from .partition_growth import grows_from
 from .tenant_limits import check_subscriptions, check_topics
 from .topics import check_no_clients
 
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 class PartitionedTopics:
     """See the module. Each partition is a topic of its own."""
 
-    __slots__ = ("_broker", "_directory", "_topics")
+    __slots__ = ("_broker", "_directory", "_growth", "_topics")
 
     def __init__(self, broker: BrokerParts, topics: Topics) -> None:
         self._broker = broker
         self._directory = broker.directory
+        self._growth = broker.growth
         self._topics = topics
 
     def create(self, name: TopicName, partitions: int, properties: dict[str, str] | None = None) -> None:
-        """Create a partitioned topic and its partitions."""
+        """Create a partitioned topic and its partitions; if they are many, in turns (:class:`PartitionGrowth`)."""
         self._directory.namespace(name.namespace_name)
         if name.partition >= 0:
             raise PreconditionFailed("Partitioned Topic Name should not contain '-partition-'")
@@ -48,13 +49,18 @@ class PartitionedTopics:
         check_new_topics(self._directory, self._broker.policies, name, partitions, partitioned=True)
         check_topics(self._broker, name.tenant, partitions)
         check_properties(properties or {})
-        record = PartitionedRecord(partitions, properties or {})
+        added = range(partitions)
+        record = PartitionedRecord(partitions, properties or {}, grows_from=grows_from(added))
         self._broker.records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self._directory.partitioned[str(name)] = record
-        self._create_partitions(name, range(partitions))
+        self._growth.begin(name, added)
 
     def extend(self, name: TopicName, partitions: int) -> None:
-        """Add partitions, with the subscriptions of the others; they can never be fewer."""
+        """Add partitions, with the subscriptions of the others; they can never be fewer.
+
+        Many are created in turns, as by :meth:`create`.
+        """
+        self._growth.finish(name)
         record = self._directory.partitioned_topic(name)
         if partitions < record.partitions:
             raise FewerPartitions(
@@ -65,10 +71,10 @@ class PartitionedTopics:
         added = range(record.partitions, partitions)
         check_new_topics(self._directory, self._broker.policies, name, len(added), partitioned=True)
         check_topics(self._broker, name.tenant, len(added))
-        check_subscriptions(self._broker, name.tenant, len(added) * len(self._durable(name)))
-        record.partitions = partitions
+        check_subscriptions(self._broker, name.tenant, len(added) * len(self._growth.durable(name)))
+        record.partitions, record.grows_from = partitions, grows_from(added)
         self._broker.records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
-        self._create_partitions(name, added)
+        self._growth.begin(name, added)
 
     def create_missing(self, name: TopicName) -> None:
         """Create again the partitions that were deleted one by one.
@@ -77,28 +83,11 @@ class PartitionedTopics:
         """
         if str(name) not in self._directory.partitioned:
             raise TopicNotFound(f"Topic {name} does not exist")
+        self._growth.finish(name)
         missing = self._directory.missing_partitions(name)
         check_topics(self._broker, name.tenant, len(missing))
-        check_subscriptions(self._broker, name.tenant, len(missing) * len(self._durable(name)))
-        self._create_partitions(name, missing)
-
-    def _durable(self, name: TopicName) -> list[str]:
-        """Return the subscriptions of the partitions that there are, in the order of their coming."""
-        there = [self._directory.topics.get(str(part)) for part in self._directory.concrete_names(name)]
-        # Some may be on a few partitions only.
-        found = (one for part in there if part is not None for one in part.subscriptions.values() if one.durable)
-        return list(dict.fromkeys(one.name for one in found))
-
-    def _create_partitions(self, name: TopicName, indexes: Iterable[int]) -> None:
-        """Create partitions with the subscriptions of the others, which otherwise would miss messages."""
-        topics, durable = self._directory.topics, self._durable(name)
-        for index in indexes:
-            if str(name.with_partition(index)) in topics:
-                continue
-            topic = self._topics.add(name.with_partition(index), {})
-            if topic.persistent:
-                for subscription in durable:
-                    topic.create_subscription(subscription, "earliest")
+        check_subscriptions(self._broker, name.tenant, len(missing) * len(self._growth.durable(name)))
+        self._growth.create(name, missing)
 
     def delete(self, name: TopicName, force: bool = False) -> None:
         """Delete a partitioned topic and all its partitions, or nothing."""
@@ -112,5 +101,6 @@ class PartitionedTopics:
             if part is not None:
                 self._topics.delete(part.name, force=True)
         del self._directory.partitioned[str(name)]
+        self._growth.forget(name)
         self._broker.records.delete(records.PARTITIONED + str(name).encode())
         self._broker.schemas.delete(schema_key(name))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from .applied_policies import AppliedPolicies
     from .inactivity import InactivityWatch
+    from .partition_growth import PartitionGrowth
     from .policy_levels import PolicyLevels
     from .topic_list import TopicWatches
 
@@ -28,6 +29,7 @@ class BrokerParts(TopicHost):
     policies: PolicyLevels
     applied: AppliedPolicies
     inactivity: InactivityWatch
+    growth: PartitionGrowth
     housekeeping: Housekeeping
     delayed_topics: DelayedTopics
     schemas: SchemaRegistry

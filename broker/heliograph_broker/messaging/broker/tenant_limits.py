@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from heliograph_api.values.names import DOMAINS
+
 from heliograph_broker.messaging.base.errors import NotAllowed, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -36,7 +38,9 @@ def topics_over(broker: BrokerParts, tenant: str, more: int) -> str:
     limit = broker.config.max_topics_per_tenant
     if not limit:
         return ""
-    return _over(broker, tenant, sum(1 for _ in _topics(broker, tenant)), more, limit, TOPICS)
+    directory = broker.directory
+    to_come = sum(directory.to_come(f"{domain}://{tenant}/") for domain in DOMAINS)
+    return _over(broker, tenant, to_come + sum(1 for _ in _topics(broker, tenant)), more, limit, TOPICS)
 
 
 def subscriptions_over(broker: BrokerParts, tenant: str, more: int) -> str:

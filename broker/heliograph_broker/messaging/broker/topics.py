@@ -62,6 +62,8 @@ class Topics:
             check_new_topic_name(self._broker.config, name)
             check_new_topics(directory, self._broker.policies, name, 1, partitioned=False)
         check_topics(self._broker, name.tenant)
+        if str(name.base) in directory.growing:
+            return self._broker.growth.add_partition(name)
         return self.add(name, {})
 
     def create(self, name: TopicName, properties: dict[str, str] | None = None) -> AnyTopic:

@@ -24,6 +24,7 @@ class Directory(LetterTopics):
     """Finds the broker's objects by name. Creating and deleting is the business of other parts of the broker."""
 
     __slots__ = (
+        "growing",
         "namespaces",
         "partitioned",
         "rights_version",
@@ -40,6 +41,8 @@ class Directory(LetterTopics):
         self.rights_version = 0
         #: The partitioned topics by full name.
         self.partitioned: dict[str, PartitionedRecord] = {}
+        #: The partitions that are still to be created, by full name, see ``partition_growth``.
+        self.growing: dict[str, range] = {}
         #: Every concrete topic by full name, and the same by namespace.
         self.topics: dict[str, AnyTopic] = {}
         self.topics_by_namespace: dict[str, dict[str, AnyTopic]] = {}
@@ -78,6 +81,10 @@ class Directory(LetterTopics):
     def concrete_names(self, name: TopicName) -> list[TopicName]:
         """Return the names of all partitions of a partitioned topic, else ``name`` itself, whether or not it exists."""
         return [name.with_partition(index) for index in range(self.partitions_of(name))] or [name]
+
+    def to_come(self, prefix: str) -> int:
+        """Return how many partitions are still to be created of topics whose names begin with ``prefix``."""
+        return sum(len(indexes) for name, indexes in self.growing.items() if name.startswith(prefix))
 
     def missing_partitions(self, name: TopicName) -> list[int]:
         """Return the numbers of the partitions that were deleted one by one."""

@@ -1,0 +1,129 @@
+"""Creates the many partitions of a topic in turns, so that other clients go on meanwhile.
+
+The topic's record says from which partition on they are created, until all are there: a broker that was killed
+meanwhile goes on where it was. A partition that a client uses before its turn is created for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from heliograph_api.values.names import TopicName
+
+from heliograph_broker.messaging.base import records
+from heliograph_broker.messaging.base.errors import BrokerError, Done, PersistenceError, TopicNotFound
+
+if TYPE_CHECKING:
+    from heliograph_broker.messaging.topic.directory import AnyTopic, Directory
+
+#: Partitions that are created in one turn, some milliseconds of work.
+TURN: Final = 200
+
+
+def grows_from(indexes: range) -> int | None:
+    """Return what the record of a topic with these new partitions has; None: they are created in one turn."""
+    return indexes.start if len(indexes) > TURN else None
+
+
+class PartitionGrowth:
+    """The partitioned topics that have partitions to come; the directory has which (``growing``)."""
+
+    __slots__ = ("_add", "_directory", "_put", "_waiting")
+
+    def __init__(
+        self, directory: Directory, put: Callable[[bytes, bytes], None], add: Callable[[TopicName], AnyTopic]
+    ) -> None:
+        """``put`` writes a record of the broker, ``add`` creates a topic that is admitted."""
+        self._directory = directory
+        self._put = put
+        self._add = add
+        #: What waits for all partitions of a topic.
+        self._waiting: dict[str, list[Done]] = {}
+
+    def begin(self, name: TopicName, indexes: range) -> None:
+        """Create the partitions of a topic whose record names them: the first ones at once, the others in turns."""
+        self._directory.growing[str(name)] = indexes
+        self._go_on(name)
+
+    def restore(self) -> None:
+        """Go on with what was not complete when the broker ended."""
+        for name, record in self._directory.partitioned.items():
+            if record.grows_from is not None:
+                self._directory.growing[name] = range(record.grows_from, record.partitions)
+
+    def run(self) -> bool:
+        """Create some partitions of one topic. Return whether there are more to create."""
+        for name in self._directory.growing:
+            self._go_on(TopicName.parse(name))
+            break
+        return bool(self._directory.growing)
+
+    def finish(self, name: TopicName) -> None:
+        """Create at once what is to come of a topic."""
+        while str(name) in self._directory.growing:
+            self._go_on(name)
+
+    def when_complete(self, name: TopicName, done: Done) -> None:
+        """Call ``done`` when all partitions are there, or with the error if the topic is deleted before."""
+        if str(name) in self._directory.growing:
+            self._waiting.setdefault(str(name), []).append(done)
+        else:
+            done(None)
+
+    def forget(self, name: TopicName) -> None:
+        """The topic is deleted: create none of its partitions any more."""
+        self._directory.growing.pop(str(name), None)
+        self._ended(name, TopicNotFound(f"Topic {name} was deleted while its partitions were created"))
+
+    def stop(self) -> None:
+        """The broker stops; the next start goes on. Whoever waits gets :class:`PersistenceError`."""
+        for name in list(self._waiting):
+            self._ended(TopicName.parse(name), PersistenceError("the broker stops; it goes on when it starts again"))
+
+    def add_partition(self, name: TopicName) -> AnyTopic:
+        """Create a partition before its turn."""
+        return self._create(name, self.durable(name.base))
+
+    def create(self, name: TopicName, indexes: Iterable[int]) -> None:
+        """Create partitions at once, those of them that are missing."""
+        durable = self.durable(name)
+        for index in indexes:
+            part = name.with_partition(index)
+            if str(part) not in self._directory.topics:
+                self._create(part, durable)
+
+    def _go_on(self, name: TopicName) -> None:
+        left = self._directory.growing[str(name)]
+        self.create(name, left[:TURN])
+        if left[TURN:]:
+            self._directory.growing[str(name)] = left[TURN:]
+            return
+        del self._directory.growing[str(name)]
+        record = self._directory.partitioned[str(name)]
+        if record.grows_from is not None:
+            record.grows_from = None
+            self._put(records.PARTITIONED + str(name).encode(), records.encode(record))
+        self._ended(name, None)
+
+    def _ended(self, name: TopicName, error: BrokerError | None) -> None:
+        for done in self._waiting.pop(str(name), ()):
+            done(error)
+
+    def _create(self, name: TopicName, durable: Iterable[str]) -> AnyTopic:
+        """Create a partition with the subscriptions of the others, which otherwise would miss messages."""
+        topic = self._add(name)
+        if topic.persistent:
+            for subscription in durable:
+                topic.create_subscription(subscription, "earliest")
+        return topic
+
+    def durable(self, name: TopicName) -> list[str]:
+        """Return the durable subscriptions of the partitions that there are, in the order of their coming."""
+        record = self._directory.partitioned[str(name)]
+        # A subscription of a new partition is no reason for one on those that are as new.
+        old = record.partitions if record.grows_from is None else record.grows_from
+        there = [self._directory.topics.get(f"{name}-partition-{index}") for index in range(old)]
+        # Some may be on a few partitions only.
+        found = (one for part in there if part is not None for one in part.subscriptions.values() if one.durable)
+        return list(dict.fromkeys(one.name for one in found))

@@ -1,0 +1,158 @@
+"""Many partitions are created in turns: what others see meanwhile, and what a crash leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_api.policies.policies import Policies
+from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.base.errors import BrokerError, Conflict, PreconditionFailed, TopicNotFound
+from heliograph_broker.messaging.broker.partition_growth import TURN
+from heliograph_broker.usecases.subscriptions import create_subscription
+
+from tests.support.core import Core
+
+NAME = TopicName.parse("persistent://public/default/wide")
+COUNT = 5 * TURN
+TICK_MS = 50
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    made = Core(tmp_path / "data")
+    yield made
+    made.close()
+
+
+def there(core: Core) -> int:
+    return sum(str(part) in core.broker.directory.topics for part in core.broker.directory.concrete_names(NAME))
+
+
+def subscriptions(core: Core, index: int) -> list[str]:
+    return list(core.broker.directory.get_topic(NAME.with_partition(index)).subscriptions)
+
+
+def until_complete(core: Core) -> None:
+    """Let turns pass, each of which creates some partitions only."""
+    before = there(core)
+    while core.broker.directory.growing:
+        core.broker.ticks.run()
+        assert there(core) - before <= TURN
+        before = there(core)
+
+
+def test_partitions_are_created_in_turns_and_the_last_one_is_waited_for(core: Core) -> None:
+    outcomes: list[BrokerError | None] = []
+    core.broker.partitioned.create(NAME, COUNT)
+    core.broker.growth.when_complete(NAME, outcomes.append)
+    assert there(core) == TURN
+    with pytest.raises(Conflict):
+        core.broker.partitioned.create(NAME, COUNT)
+    while there(core) < COUNT:
+        assert not outcomes
+        core.broker.ticks.run()
+    assert outcomes == [None]
+    core.broker.growth.when_complete(NAME, outcomes.append)
+    assert outcomes == [None, None]
+
+
+def test_few_partitions_are_there_at_once(core: Core) -> None:
+    core.broker.partitioned.create(NAME, TURN)
+    assert there(core) == TURN
+    assert not core.broker.directory.growing
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_after_a_crash_the_others_are_created_or_none_is_there(core: Core, durable: bool) -> None:
+    core.broker.partitioned.create(NAME, COUNT)
+    if durable:
+        core.commit()
+        core.broker.ticks.run()
+    core.crash()
+    assert core.broker.directory.partitions_of(NAME) == COUNT * durable
+    until_complete(core)
+    assert sum(map(len, core.broker.directory.topics_by_namespace.values())) == COUNT * durable
+    core.restart()
+    assert not core.broker.directory.growing
+    assert core.broker.directory.missing_partitions(NAME) == []
+
+
+def test_a_partition_that_is_deleted_later_stays_so(core: Core) -> None:
+    core.broker.partitioned.create(NAME, COUNT)
+    until_complete(core)
+    core.broker.topics.delete(NAME.with_partition(COUNT - 1))
+    core.restart()
+    core.advance(TICK_MS)
+    assert core.broker.directory.missing_partitions(NAME) == [COUNT - 1]
+
+
+def test_a_topic_that_is_deleted_meanwhile_has_no_partitions(core: Core) -> None:
+    outcomes: list[BrokerError | None] = []
+    core.broker.partitioned.create(NAME, COUNT)
+    core.broker.growth.when_complete(NAME, outcomes.append)
+    core.broker.partitioned.delete(NAME)
+    core.advance(10 * TICK_MS)
+    assert [type(each) for each in outcomes] == [TopicNotFound]
+    assert not core.broker.directory.topics
+    core.broker.partitioned.create(NAME, 2)
+    assert there(core) == 2
+
+
+def test_a_client_may_use_a_partition_before_its_turn(core: Core) -> None:
+    core.broker.partitioned.create(NAME, COUNT)
+    core.topic(str(NAME.with_partition(0))).create_subscription("one", "latest")
+    last = core.topic(str(NAME.with_partition(COUNT - 1)))
+    until_complete(core)
+    assert core.broker.directory.get_topic(NAME.with_partition(COUNT - 1)) is last
+    # A subscription of one partition of a new topic is none of the others'.
+    assert [subscriptions(core, index) for index in (0, 1, TURN, COUNT - 1)] == [["one"], [], [], []]
+
+
+def test_added_partitions_have_the_subscriptions_of_the_others_whenever_they_come(core: Core) -> None:
+    core.broker.partitioned.create(NAME, 2)
+    create_subscription(core.broker, NAME, "all")
+    core.broker.partitioned.extend(NAME, COUNT)
+    early = core.topic(str(NAME.with_partition(COUNT - 1)))
+    assert list(early.subscriptions) == ["all"]
+    core.commit()
+    core.crash()
+    until_complete(core)
+    assert {tuple(subscriptions(core, index)) for index in range(COUNT)} == {("all",)}
+
+
+def test_what_needs_all_partitions_creates_them(core: Core) -> None:
+    core.broker.partitioned.create(NAME, COUNT)
+    create_subscription(core.broker, NAME, "all")
+    assert {tuple(subscriptions(core, index)) for index in range(COUNT)} == {("all",)}
+    core.broker.partitioned.extend(NAME, 2 * COUNT)
+    core.broker.partitioned.create_missing(NAME)
+    assert there(core) == 2 * COUNT
+    core.broker.partitioned.extend(NAME, 3 * COUNT)
+    core.broker.partitioned.extend(NAME, 3 * COUNT + 1)
+    assert there(core) == 3 * COUNT + 1
+
+
+def test_partitions_to_come_count(tmp_path: Path) -> None:
+    core = Core(tmp_path / "data", max_topics_per_tenant=COUNT + 1)
+    core.broker.partitioned.create(NAME, COUNT)
+    core.topic("one")
+    with pytest.raises(BrokerError, match="max_topics_per_tenant"):
+        core.topic("two")
+    core.broker.policies.set_broker(Policies(max_topics=COUNT + 1), Policies())
+    with pytest.raises(PreconditionFailed, match=f"It has {COUNT + 1} of {COUNT + 1}"):
+        core.broker.partitioned.create(TopicName.parse("more"), 1)
+    until_complete(core)
+    core.close()
+
+
+def test_a_broker_that_stops_answers_who_waits(core: Core) -> None:
+    outcomes: list[BrokerError | None] = []
+    core.broker.partitioned.create(NAME, COUNT)
+    core.broker.growth.when_complete(NAME, outcomes.append)
+    core.broker.growth.stop()
+    assert [str(each) for each in outcomes] == ["the broker stops; it goes on when it starts again"]
+    core.restart()
+    until_complete(core)
+    assert there(core) == COUNT
