@@ -13,14 +13,17 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from heliograph_api.values.names import TopicName
 from heliograph_broker.http.app import create_metrics_app
+from heliograph_broker.messaging.base.names import COMPACTION
 from heliograph_broker.messaging.base.records import NamespaceRecord, TenantRecord
+from heliograph_broker.messaging.topic.topic import Topic
 from structlog.testing import capture_logs
 
 from .http_api import HttpApi, identified, running_api
 
 NAMESPACE = "/admin/v2/namespaces/shop/payments"
 ORDERS = "persistent://shop/payments/orders"
-STATS = "/admin/v2/persistent/shop/payments/orders/stats"
+ORDERS_PATH = "/admin/v2/persistent/shop/payments/orders"
+STATS = f"{ORDERS_PATH}/stats"
 CAN_I = "/heliograph/v1/auth/can-i"
 
 
@@ -360,3 +363,48 @@ async def test_the_port_of_the_metrics_needs_the_same(api: HttpApi) -> None:
         for role, status in (("monitor", 200), ("root", 200), ("boss", 403), (None, 401)):
             headers = {} if role is None else {"Role": role}
             assert (await client.get("/metrics", headers=headers)).status == status
+
+
+@pytest.mark.parametrize(
+    ("method", "rest", "body"),
+    [
+        ("POST", "/skip_all", None),
+        ("POST", "/skip/1", None),
+        ("POST", "/expireMessages/1", None),
+        ("POST", "/expireMessages", {"ledgerId": -1, "entryId": -1}),
+        ("POST", "/resetcursor", {"ledgerId": -1, "entryId": -1}),
+        ("POST", "/resetcursor/0", None),
+        ("PUT", "/properties", {"owner": "me"}),
+    ],
+)
+async def test_nobody_moves_the_subscription_of_the_compaction(api: HttpApi, method: str, rest: str, body: Any) -> None:
+    """What it skips would be in no view, and what it goes back over would be kept."""
+    _compacted(api)
+    path = f"{ORDERS_PATH}/subscription/__compaction{rest}"
+    answer = await api.request(method, path, None if body is None else json.dumps(body), Role="root")
+    assert answer.status == 409
+    assert answer.body["reason"] == "__compaction is the broker's own subscription"
+    assert await _status(api, f"{NAMESPACE}/clearBacklog/__compaction", "root", "POST") == 409
+
+
+async def test_compaction_is_ended_by_administrators_only(api: HttpApi) -> None:
+    topic = _compacted(api)
+    await _done(api, "POST", f"{NAMESPACE}/permissions/billing", ["consume"], Role="boss")
+    one, all_of_them = f"{ORDERS_PATH}/subscription/__compaction", f"{NAMESPACE}/unsubscribe/__compaction"
+    for path, method in ((one, "DELETE"), (f"{one}?force=true", "DELETE"), (all_of_them, "POST")):
+        assert await _status(api, path, "billing", method) == 403
+    # It may know of it.
+    assert await _status(api, f"{one}/analyzeBacklog", "billing", "POST") == 200
+    assert COMPACTION in topic.subscriptions
+    await _done(api, "DELETE", one, Role="boss")
+    assert COMPACTION not in topic.subscriptions
+    topic.create_subscription(COMPACTION)
+    await _done(api, "POST", all_of_them, Role="boss")
+    assert COMPACTION not in topic.subscriptions
+
+
+def _compacted(api: HttpApi) -> Topic:
+    topic = api.broker.directory.get_topic(TopicName.parse(ORDERS))
+    assert isinstance(topic, Topic)
+    topic.create_subscription(COMPACTION)
+    return topic

@@ -14,11 +14,12 @@ from heliograph_broker.http.base.errors import ApiError
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.http.policies.policy_routes import NAMESPACE_PATH
 from heliograph_broker.http.topics.admin_backlog import backlogs
-from heliograph_broker.http.topics.admin_subscriptions import subscription_of
+from heliograph_broker.http.topics.admin_subscriptions import require_deletion, subscription_of
 from heliograph_broker.messaging.base.errors import SubscriptionNotFound
+from heliograph_broker.messaging.broker.admission import check_subscription_name
 from heliograph_broker.messaging.broker.broker import Broker
 from heliograph_broker.messaging.topic.directory import AnyTopic
-from heliograph_broker.security.authorization.needs import Need
+from heliograph_broker.security.authorization.needs import Need, on_namespace
 from heliograph_broker.usecases.subscriptions import delete_subscription
 
 BUNDLE_PATH: Final = f"{NAMESPACE_PATH}/{{bundle}}"
@@ -50,6 +51,7 @@ async def clear_backlog(request: web.Request) -> web.Response:
 @operation("Clear the backlogs of the subscriptions of this name in a namespace, or in one bundle.", needs=Need.CONSUME)
 async def clear_backlog_of(request: web.Request) -> web.Response:
     name = subscription_of(request)
+    check_subscription_name(name)
     topics = [topic for topic in bundle_topics(request) if topic.persistent and name in topic.subscriptions]
     if not topics and "bundle" not in request.match_info:
         raise SubscriptionNotFound(f"Subscription {name} not found for any topic of {namespace_of(request)}")
@@ -63,6 +65,7 @@ async def clear_backlog_of(request: web.Request) -> web.Response:
 )
 async def unsubscribe(request: web.Request) -> web.Response:
     name = subscription_of(request)
+    require_deletion(request, on_namespace(namespace_of(request)))
     topics = [topic for topic in bundle_topics(request) if name in topic.subscriptions]
     delete_subscription(topics, name)
     return await accepted(request.app[BROKER])

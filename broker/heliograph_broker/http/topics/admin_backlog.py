@@ -20,7 +20,7 @@ from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.directory import AnyTopic
 from heliograph_broker.security.authorization.needs import Need
 
-from .admin_subscriptions import SUBSCRIPTION_PATH, stored_subscriptions, topics_of
+from .admin_subscriptions import SUBSCRIPTION_PATH, clients_subscriptions, topics_of
 from .admin_topics import TOPIC_PATH
 
 
@@ -37,7 +37,7 @@ def backlogs(topics: Iterable[AnyTopic]) -> list[Subscription]:
 
 def _one(request: web.Request, refusal: str) -> Subscription:
     """Return the path's subscription of a topic that is not partitioned."""
-    subscriptions = stored_subscriptions(request)
+    subscriptions = clients_subscriptions(request)
     if str(topic_of(request)) in request.app[BROKER].directory.partitioned:
         raise ApiError(405, f"{refusal}: name one of its partitions")
     return subscriptions[0]
@@ -45,7 +45,7 @@ def _one(request: web.Request, refusal: str) -> Subscription:
 
 @operation("Acknowledge a subscription's whole backlog, on all partitions.", needs=Need.CONSUME)
 async def skip_all(request: web.Request) -> web.Response:
-    stored = stored_subscriptions(request)
+    stored = clients_subscriptions(request)
     for subscription in stored:
         subscription.used()
     await all_durable(subscription.acks.clear_backlog for subscription in stored)
@@ -75,7 +75,7 @@ def _age_ms(request: web.Request) -> int:
 )
 async def expire(request: web.Request) -> web.Response:
     age = _age_ms(request)
-    await all_durable(partial(each.expiry.expire_older_than, age) for each in stored_subscriptions(request))
+    await all_durable(partial(each.expiry.expire_older_than, age) for each in clients_subscriptions(request))
     return web.Response(status=204)
 
 
@@ -124,7 +124,7 @@ def _seek_to_time(subscription: Subscription, published_ms: int, done: Done) -> 
 )
 async def reset_to_time(request: web.Request) -> web.Response:
     published = number_in_path(request, "timestamp", "a time in ms since 1970")
-    await all_durable(partial(_seek_to_time, each, published) for each in stored_subscriptions(request))
+    await all_durable(partial(_seek_to_time, each, published) for each in clients_subscriptions(request))
     return web.Response(status=204)
 
 

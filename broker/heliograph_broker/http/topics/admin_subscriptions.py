@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 from heliograph_api.values.names import decode_subscription
 
+from heliograph_broker.http.base.access import require
 from heliograph_broker.http.base.await_result import all_durable, found
 from heliograph_broker.http.base.context import BROKER, accepted, as_json, body_as, flag, required_body, topic_of
 from heliograph_broker.http.base.errors import ApiError
@@ -19,10 +20,11 @@ from heliograph_broker.messaging.base.errors import (
     NotAllowed,
     SubscriptionNotFound,
 )
-from heliograph_broker.messaging.base.names import check_properties
+from heliograph_broker.messaging.base.names import COMPACTION, check_properties
+from heliograph_broker.messaging.broker.admission import check_subscription_name
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.topic.directory import AnyTopic
-from heliograph_broker.security.authorization.needs import Need
+from heliograph_broker.security.authorization.needs import Need, Resource, on_topic
 from heliograph_broker.usecases import subscriptions
 
 from .admin_topics import TOPIC_PATH, concrete_names
@@ -82,6 +84,21 @@ def stored_subscriptions(request: web.Request) -> list[Subscription]:
     return list(_stored(with_subscription(request), subscription_of(request)))
 
 
+def clients_subscriptions(request: web.Request) -> list[Subscription]:
+    """As :func:`stored_subscriptions`, to be changed. Raises :class:`NotAllowed` for that of the compaction, too.
+
+    The compaction moves it: messages that it skips would be in no view.
+    """
+    check_subscription_name(subscription_of(request))
+    return stored_subscriptions(request)
+
+
+def require_deletion(request: web.Request, on: Resource) -> None:
+    """Check the right to delete the path's subscription: that of the compaction ends it and deletes its view."""
+    if subscription_of(request) == COMPACTION:
+        require(request, Need.ADMIN, on)
+
+
 def _stored(topics: list[AnyTopic], name: str) -> Iterator[Subscription]:
     for topic in topics:
         if not topic.persistent:
@@ -129,6 +146,7 @@ async def create_subscription(request: web.Request) -> web.Response:
 @operation("Delete a subscription from all partitions or none.", query=(_FORCE,), needs=Need.CONSUME)
 async def delete_subscription(request: web.Request) -> web.Response:
     name = subscription_of(request)
+    require_deletion(request, on_topic(topic_of(request)))
     subscriptions.delete_subscription(with_subscription(request), name, force=flag(request, "force"))
     return await accepted(request.app[BROKER])
 
@@ -151,7 +169,7 @@ async def get_properties(request: web.Request) -> web.Response:
     needs=Need.CONSUME,
 )
 async def put_properties(request: web.Request) -> web.Response:
-    stored = stored_subscriptions(request)
+    stored = clients_subscriptions(request)
     properties = await body_as(request, dict[str, str]) or {}
     check_properties(properties)
     for subscription in stored:
