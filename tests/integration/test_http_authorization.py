@@ -378,7 +378,7 @@ async def test_the_port_of_the_metrics_needs_the_same(api: HttpApi) -> None:
     ],
 )
 async def test_nobody_moves_the_subscription_of_the_compaction(api: HttpApi, method: str, rest: str, body: Any) -> None:
-    """What it skips would be in no view, and what it goes back over would be kept."""
+    """Messages that it skips would be in no view, and those that it goes back over would be kept."""
     _compacted(api)
     path = f"{ORDERS_PATH}/subscription/__compaction{rest}"
     answer = await api.request(method, path, None if body is None else json.dumps(body), Role="root")

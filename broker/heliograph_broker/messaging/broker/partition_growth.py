@@ -77,7 +77,7 @@ class PartitionGrowth:
         self._ended(name, TopicNotFound(f"Topic {name} was deleted while its partitions were created"))
 
     def stop(self) -> None:
-        """The broker stops; the next start goes on. Whoever waits gets :class:`PersistenceError`."""
+        """The broker stops; the next start goes on. Callers that wait get :class:`PersistenceError`."""
         for name in list(self._waiting):
             self._ended(TopicName.parse(name), PersistenceError("the broker stops; it goes on when it starts again"))
 
