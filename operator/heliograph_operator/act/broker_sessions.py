@@ -115,8 +115,10 @@ class BrokerSession:
         self._paused_until = 0.0
         self._error = ""
         self._ended = False
-        #: When the last change by this session ended.
+        #: When the last change by this session ended: of objects, of any role, and of each role that no listing has.
         self._changed_at = 0.0
+        self._role_changed_at = 0.0
+        self._roles_changed: dict[str, float] = {}
         self._batches: dict[str, list[_Submitted]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -158,7 +160,20 @@ class BrokerSession:
 
         It contains all changes this session made before the call.
         """
-        since = max(since, self._changed_at)
+        return await self._listed(max(since, self._changed_at, self._role_changed_at))
+
+    async def listing_of_role(self, role: str, since: float) -> Listing:
+        """Return a listing as :meth:`listing` does, which may lack this session's changes of other roles.
+
+        One for each change would make the work for many Users quadratic.
+        """
+        return await self._listed(max(since, self._changed_at, self._roles_changed.get(role, 0.0)))
+
+    async def recent_listing_of_role(self, role: str) -> Listing:
+        """Return a listing that is at most ``FRESH_S`` old, as :meth:`listing_of_role` does."""
+        return await self.listing_of_role(role, self._fresh_since())
+
+    async def _listed(self, since: float) -> Listing:
         if self._listing is not None and self._listing.at >= since and self.reachable:
             return self._listing
         async with self._listing_lock:
@@ -169,6 +184,7 @@ class BrokerSession:
                     self._listing = None
                     raise StoreChanged(f"store {state.store_id} answers at {self.http_url}, not {self._store_id}")
                 self._listing = Listing(state, at)
+                self._roles_changed = {role: then for role, then in self._roles_changed.items() if then > at}
             return self._listing
 
     async def recent_listing(self, since: float = 0.0) -> Listing:
@@ -253,7 +269,7 @@ class BrokerSession:
             async with self._subscriptions_lock if shares else nullcontext():
                 await self._call("grant", call)
         finally:
-            self._changed_at = asyncio.get_running_loop().time()
+            self._role_changed(role)
 
     async def set_role(self, role: str, settings: RoleSettings | None) -> None:
         """Set everything of a role but its grants; None: nothing is set for it any more."""
@@ -268,7 +284,10 @@ class BrokerSession:
         try:
             await self._call("role", call)
         finally:
-            self._changed_at = asyncio.get_running_loop().time()
+            self._role_changed(role)
+
+    def _role_changed(self, role: str) -> None:
+        self._role_changed_at = self._roles_changed[role] = asyncio.get_running_loop().time()
 
     async def check_store(self) -> None:
         """List the broker if the last listing is old; changes do not make it old, as they do not change the store.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from heliograph_api.resources.model import OperatorResource
@@ -9,6 +10,7 @@ from heliograph_api.resources.model import OperatorResource
 from heliograph_operator.decide.job_runs import Run
 from heliograph_operator.decide.resource_stats import ResourceStats
 from heliograph_operator.decide.user_activity import Activity
+from heliograph_operator.decide.user_grants import Change
 from heliograph_operator.objects.conditions import Verdict
 from heliograph_operator.objects.kinds import Body, Key
 
@@ -60,6 +62,8 @@ class ResourceMemory:
     preflight: bool = True
     #: Whether the Job of a Backup that has ended was deleted, or is deleted by Kubernetes in a while.
     job_settled: bool = False
+    #: The changes of grants that the broker accepted last for a User, until a listing has them.
+    sent: Sequence[Change] = ()
     #: The broker's state of it after the last reconcile that succeeded; None: a change there needs no reconcile.
     observed: object = None
 

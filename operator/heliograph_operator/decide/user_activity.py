@@ -35,6 +35,11 @@ class Activity:
             return None
         return cls(found.connections, found.last_seen_ms, found.denied_last_hour, state.started_ms)
 
+    @classmethod
+    def of_new(cls, state: BrokerState) -> Activity:
+        """Return the activity of a role that a broker does not know yet."""
+        return cls(0, -1, 0, state.started_ms)
+
 
 def worth_writing(written: Activity | None, now: Activity | None, age_s: float) -> bool:
     """Whether the activity has to be written, given that which was written ``age_s`` ago."""

@@ -45,6 +45,10 @@ class UserRoles:
             if not self._users[place]:
                 del self._users[place]
 
+    def __len__(self) -> int:
+        """Return the number of Users."""
+        return len(self._places)
+
     def has(self, cluster: Key, role: str) -> bool:
         """Return whether a User states a role on a BrokerCluster."""
         return (cluster, role) in self._users

@@ -85,7 +85,10 @@ class Refresh:
             if key.kind == USER.name:
                 activity = Activity.of(memory.name, listing.state)
                 age_s = loop.time() - memory.activity_at
-                if listing.role(memory.name) != memory.observed or tells_more(memory.activity, activity, age_s):
+                is_same = listing.role(memory.name) == memory.observed
+                if is_same:
+                    memory.sent = ()
+                if not is_same or tells_more(memory.activity, activity, age_s):
                     self._context.queue.add(key)
                 continue
             if observed(key.kind, memory.name, listing.state) != memory.observed:

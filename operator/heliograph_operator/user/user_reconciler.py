@@ -31,8 +31,10 @@ from heliograph_operator.objects.user_roles import UserRoles
 from .user_credentials import Credentials, UserCredentials
 from .user_rights import WAITING_S, Given, UserRights
 
-#: Time (s) between two checks of the Secret, which is not watched.
+#: Time (s) between two checks of the Secret, which is not watched: nobody may list all Secrets for that.
 _CHECK_S: Final = 60.0
+#: Such checks in a second, for all Users: with more than 1,200 each Secret is checked less often.
+_CHECKS_PER_S: Final = 20
 
 
 class _Blocked(Exception):
@@ -138,7 +140,7 @@ class UserReconciler:
         fields |= self._activity(resource, given)
         requeue_s = again_s if again_s is not None else context.settings.resync_s
         if proof is not None:
-            requeue_s = min(requeue_s, _CHECK_S)
+            requeue_s = min(requeue_s, max(_CHECK_S, len(self._roles) / _CHECKS_PER_S))
             issued = credentials.plan.issued if credentials.plan is not None else None
             if issued is not None and credentials.plan is not None and credentials.plan.due is not None:
                 fields["credentials"] = {"name": credentials.name}
@@ -163,6 +165,8 @@ class UserReconciler:
         if given.state is None:
             return {}
         activity, now_s = Activity.of(role_of(resource.body), given.state), asyncio.get_running_loop().time()
+        if activity is None and given.knows_roles:
+            activity = Activity.of_new(given.state)
         if worth_writing(memory.activity, activity, now_s - memory.activity_at):
             memory.activity, memory.activity_at = activity, now_s
         return activity_fields(memory.activity)

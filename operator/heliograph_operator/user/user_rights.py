@@ -9,8 +9,9 @@ from heliograph_api.admin.admin_client import AdminRefused, AdminUnreachable
 from heliograph_api.resources.broker_state import BrokerState
 from heliograph_api.resources.model import User
 from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings
+from msgspec.structs import replace
 
-from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
+from heliograph_operator.act.broker_sessions import BrokerSessions
 from heliograph_operator.act.controller import Context
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import named
@@ -58,24 +59,28 @@ class UserRights:
         field = "spec.permissions"
         try:
             broker = self._brokers.at(memory.http_url)
-            listing = await broker.recent_listing()
+            listing = await broker.recent_listing_of_role(role)
+            knows_roles = listing.state.roles is not None
             if missing := missing_namespaces(stated, model.spec.permissions, listing.state):
                 text = f"{field}: the broker does not have namespace {named(missing, _MAX_NAMED, ', ')}"
-                return Given(ready(Reason.PARENT_MISSING, text), WAITING_S, listing.state.roles is not None)
-            had = listing.grants.get(role, Grants())
-            wanted = changes(role, stated, had, listing.state)
+                return Given(ready(Reason.PARENT_MISSING, text), WAITING_S, knows_roles)
+            had, had_settings = listing.role(role)
+            wanted, sent = changes(role, stated, had, listing.state), memory.sent
+            memory.sent = ()
+            if wanted and wanted == sent:
+                text = f"the broker accepted the grants but does not have them: {named(wanted)}"
+                return Given(ready(Reason.NOT_APPLIED, text), WAITING_S)
             if wanted:
                 await broker.grant(role, wanted)
-                listing = await broker.listing(0.0)
-                had = listing.grants.get(role, Grants())
-                if left := changes(role, stated, had, listing.state):
-                    text = f"the broker accepted the grants but does not have them: {named(left)}"
-                    return Given(ready(Reason.NOT_APPLIED, text), WAITING_S)
+                # Their effect is in the next listing, of all roles: one for each User would be too many.
+                memory.sent = wanted
                 await context.events.emit(resource.body, "GrantsChanged", f"role {role}: {named(wanted)}", repeat=True)
             # After the grants, so that a client has them as soon as it has the role.
             field = "spec.authentication"
             identities, taken = self._identities(resource.body)
-            listing = await self._set_role(broker, listing, role, RoleSettings(identities, model.spec.limits.core()))
+            settings = RoleSettings(identities, model.spec.limits.core()) if knows_roles else None
+            if settings != had_settings:
+                await broker.set_role(role, settings)
         except AdminRefused as error:
             memory.refused += 1
             # Another User may still have an identity in the broker that is this one's by now.
@@ -85,8 +90,7 @@ class UserRights:
         except AdminUnreachable as error:
             memory.unreachable = True
             return Given(ready(Reason.BROKER_UNREACHABLE, str(error), "False"), UNREACHABLE.first_s)
-        memory.refused, memory.observed = 0, listing.role(role)
-        knows_roles = listing.state.roles is not None
+        memory.refused, memory.observed = 0, (stated, settings)
         if taken:
             return Given(ready(Reason.CONFLICT, named(taken)), WAITING_S, knows_roles, listing.state)
         text = f"role {role} has the grants of spec.permissions"
@@ -102,14 +106,6 @@ class UserRights:
             else:
                 taken.append(f"{field}: {owner} is older and has {identity}; remove it from one of them")
         return own, taken
-
-    @staticmethod
-    async def _set_role(broker: BrokerSession, listing: Listing, role: str, settings: RoleSettings | None) -> Listing:
-        """Make what is set for a role this, None: nothing; return a listing with it."""
-        if listing.state.roles is None or listing.role(role)[1] == settings:
-            return listing
-        await broker.set_role(role, settings)
-        return await broker.listing(0.0)
 
     async def revoke(
         self, context: Context, resource: Resource, since: float = 0.0, keeps: Resource | None = None
@@ -130,19 +126,19 @@ class UserRights:
             return f"The rights of role {role} are still stored: {why}" if was_there else ""
         try:
             broker = self._brokers.at(http_url(cluster))
-            listing = await broker.listing(since)
-            had, settings = listing.role(role)
-            kept = Grants()
+            listing = await broker.listing_of_role(role, since)
+            had, had_settings = listing.role(role)
+            kept, settings = Grants(), None
             if keeps is not None and isinstance(keeps.model, User):
                 kept = common_grants(had, stated_grants(keeps.model.spec.permissions))
                 own, _ = self._identities(keeps.body)
                 # A limit takes no right: it stays until the other User's are set.
-                settings = settings and RoleSettings(
-                    [each for each in settings.identities if each in own], settings.limits
-                )
+                if had_settings is not None:
+                    settings = replace(had_settings, identities=[x for x in had_settings.identities if x in own])
             if left := changes(role, kept, had, listing.state):
                 await broker.grant(role, left)
-            await self._set_role(broker, listing, role, settings if keeps is not None else None)
+            if settings != had_settings:
+                await broker.set_role(role, settings)
         except (AdminRefused, AdminUnreachable) as error:
             return f"The rights of role {role} are still in the broker: {error}"
         return ""

@@ -87,6 +87,9 @@ class Broker(BrokerSession):
             state.started_ms = self.started_ms
         return Listing(msgspec.json.decode(msgspec.json.encode(state), type=BrokerState), since)
 
+    async def listing_of_role(self, role: str, since: float) -> Listing:
+        return await self.listing(since)
+
     async def apply(self, manifest: Mapping[str, Any]) -> None:
         self._reach()
         model = KINDS[manifest["kind"]].model_validate(manifest)

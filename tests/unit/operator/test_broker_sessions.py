@@ -10,6 +10,7 @@ import pytest
 from heliograph_api.admin.admin_client import AdminClient, AdminRefused, AdminUnreachable
 from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState
+from heliograph_api.resources.role_state import RoleSettings
 from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions
 from heliograph_operator.act.pulsar_session import PulsarSession
 from heliograph_operator.decide.user_grants import SubscriptionRoles
@@ -169,3 +170,37 @@ async def test_sessions_that_two_tasks_end_at_once_end_once() -> None:
         await sessions.connect(address, Ending(0.0))
     await sessions.keep_only(set())
     assert not any(sessions.has(address) for address in addresses)
+
+
+class Counted(BrokerSession):
+    """A session that counts its listings."""
+
+    def __init__(self) -> None:
+        super().__init__("http://broker", 0.0)
+        self.listings = 0
+        self._opened = True
+        self._client.state = self._state  # type: ignore[method-assign, assignment]
+        self._client.put_role = self._put_role  # type: ignore[method-assign]
+
+    async def _state(self) -> BrokerState:
+        self.listings += 1
+        return BrokerState("1", Policies(), Policies(), {}, {}, {})
+
+    async def _put_role(self, role: str, settings: RoleSettings) -> None:
+        pass
+
+
+async def test_a_change_of_one_role_costs_no_listing_for_another() -> None:
+    session = Counted()
+    await session.recent_listing_of_role("a")
+    for number in range(100):
+        await session.set_role(f"role-{number}", RoleSettings())
+        await session.recent_listing_of_role("a")
+    assert session.listings == 1
+    await session.recent_listing_of_role("role-7")
+    assert session.listings == 2, "its own change is in it"
+    await session.recent_listing_of_role("role-8")
+    assert session.listings == 2, "and so are the others before it"
+    await session.set_role("a", RoleSettings())
+    await session.recent_listing()
+    assert session.listings == 3, "who asks for everything gets everything"

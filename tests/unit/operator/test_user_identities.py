@@ -174,6 +174,8 @@ async def test_the_status_tells_of_the_clients_of_the_role() -> None:
     minute = 60_000
     team.broker.clients["team/billing"] = RoleState(RoleSettings(), 3, 5 * minute, 7)
     await team.reconcile()
+    # The listing with its role is the next one.
+    await team.reconcile()
     status = team.server.objects[USER]["status"]
     assert (status["connections"], status["deniedLastHour"]) == (3, 7)
     assert (status["lastSeen"], status["countedSince"]) == ("1970-01-01T00:05:00Z", "1970-01-01T00:00:00Z")

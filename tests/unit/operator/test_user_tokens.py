@@ -231,3 +231,12 @@ async def test_a_secret_stays_while_the_user_is_paused() -> None:
     team.server.change(USER, annotations={"heliograph.dev/paused": None})
     await team.reconcile()
     assert team.entries() == {}
+
+
+async def test_the_secrets_of_many_users_are_checked_twenty_a_second() -> None:
+    team = Team(user(**TOKEN), *(user(f"user-{number}") for number in range(2399)))
+    outcome = await team.reconcile()
+    assert outcome.requeue_s == 120.0
+    alone = Team(user(**TOKEN))
+    outcome = await alone.reconcile()
+    assert outcome.requeue_s == 60.0

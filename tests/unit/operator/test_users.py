@@ -87,6 +87,51 @@ async def test_drift_is_seen_by_the_listing_of_all_grants() -> None:
     assert (await team.broker.listing(0.0)).role("team/billing") != resource.memory.observed
 
 
+async def test_grants_that_the_broker_does_not_keep_are_told_after_the_next_listing() -> None:
+    class Forgetful(Granting):
+        forgets = True
+
+        async def grant(self, role: str, wanted: Sequence[Change]) -> None:
+            if not self.forgets:
+                await super().grant(role, wanted)
+
+    team = Team(user(**PRODUCE))
+    team.broker = Forgetful()
+    context = team.context()
+    users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, BrokerTrust(), lambda: team.now)
+    resource = resource_of(context, USER)
+    await users.reconcile(context, resource)
+    for _ in range(2):
+        await users.reconcile(context, resource)
+        assert team.condition()[1] == "NotApplied"
+        assert "does not have them: produce on topic" in team.condition()[2]
+        # It is tried again.
+        await users.reconcile(context, resource)
+    team.broker.forgets = False
+    await users.reconcile(context, resource)
+    await users.reconcile(context, resource)
+    assert team.condition()[1] == "Reconciled"
+    assert team.broker.policies("shop/payments")["destination_auth"]
+
+
+async def test_a_user_costs_one_listing_at_most() -> None:
+    class Counting(Granting):
+        listings = 0
+
+        async def listing(self, since: float) -> Listing:
+            self.listings += 1
+            return await super().listing(since)
+
+    team = Team(user(**PRODUCE, authentication=[{"serviceAccount": {"name": "billing"}}]))
+    team.broker = broker = Counting()
+    context = team.context()
+    users = UserReconciler(OneBroker(broker), team.tokens, team.roles, BrokerTrust(), lambda: team.now)
+    await users.reconcile(context, resource_of(context, USER))
+    assert team.condition()[1] == "Reconciled"
+    assert broker.listings == 1
+    assert broker.roles
+
+
 async def test_a_namespace_or_a_topic_that_is_missing_is_waited_for() -> None:
     nowhere = user(permissions=[{"namespace": "shop/nothing", "actions": ["produce"]}])
     team = Team(nowhere)
