@@ -11,7 +11,7 @@ from heliograph_api.resources.model import User
 from heliograph_api.resources.role_state import ProvenIdentity, RoleSettings
 from msgspec.structs import replace
 
-from heliograph_operator.act.broker_sessions import BrokerSessions
+from heliograph_operator.act.broker_sessions import BrokerSession, BrokerSessions, Listing
 from heliograph_operator.act.controller import Context
 from heliograph_operator.act.resource import Resource
 from heliograph_operator.act.status_report import named
@@ -62,6 +62,7 @@ class UserRights:
             listing = await broker.recent_listing_of_role(role)
             knows_roles = listing.state.roles is not None
             if missing := missing_namespaces(stated, model.spec.permissions, listing.state):
+                await self._reduce(broker, listing, role, resource)
                 text = f"{field}: the broker does not have namespace {named(missing, _MAX_NAMED, ', ')}"
                 return Given(ready(Reason.PARENT_MISSING, text), WAITING_S, knows_roles)
             had, had_settings = listing.role(role)
@@ -127,18 +128,22 @@ class UserRights:
         try:
             broker = self._brokers.at(http_url(cluster))
             listing = await broker.listing_of_role(role, since)
-            had, had_settings = listing.role(role)
-            kept, settings = Grants(), None
-            if keeps is not None and isinstance(keeps.model, User):
-                kept = common_grants(had, stated_grants(keeps.model.spec.permissions))
-                own, _ = self._identities(keeps.body)
-                # A limit takes no right: it stays until the other User's are set.
-                if had_settings is not None:
-                    settings = replace(had_settings, identities=[x for x in had_settings.identities if x in own])
-            if left := changes(role, kept, had, listing.state):
-                await broker.grant(role, left)
-            if settings != had_settings:
-                await broker.set_role(role, settings)
+            await self._reduce(broker, listing, role, keeps)
         except (AdminRefused, AdminUnreachable) as error:
             return f"The rights of role {role} are still in the broker: {error}"
         return ""
+
+    async def _reduce(self, broker: BrokerSession, listing: Listing, role: str, keeps: Resource | None) -> None:
+        """Take from a role what ``keeps``, a User with this role, does not state; None: everything."""
+        had, had_settings = listing.role(role)
+        kept, settings = Grants(), None
+        if keeps is not None and isinstance(keeps.model, User):
+            kept = common_grants(had, stated_grants(keeps.model.spec.permissions))
+            own, _ = self._identities(keeps.body)
+            if had_settings is not None:
+                # A limit takes no right: it stays until the User's are set.
+                settings = replace(had_settings, identities=[x for x in had_settings.identities if x in own])
+        if left := changes(role, kept, had, listing.state):
+            await broker.grant(role, left)
+        if settings != had_settings:
+            await broker.set_role(role, settings)

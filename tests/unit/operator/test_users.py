@@ -11,6 +11,7 @@ from heliograph_api.manifests.explain import explain
 from heliograph_api.policies.policies import Policies
 from heliograph_api.resources.broker_state import BrokerState, NamespaceState, TopicState
 from heliograph_api.resources.model import User
+from heliograph_api.resources.role_state import RoleLimits, RoleSettings, service_account
 from heliograph_operator.act.broker_sessions import Listing
 from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.decide.user_grants import (
@@ -145,6 +146,23 @@ async def test_a_namespace_or_a_topic_that_is_missing_is_waited_for() -> None:
     outcome = await team.reconcile()
     assert team.condition()[1] == "Refused"
     assert outcome.requeue_s is not None
+
+
+async def test_what_is_not_stated_any_more_goes_also_while_a_namespace_is_missing() -> None:
+    proofs = [{"serviceAccount": {"name": each}} for each in ("billing", "other")]
+    both = {"namespace": "shop/payments", "actions": ["produce", "consume"], "subscriptions": ["s"]}
+    team = Team(user(authentication=proofs, permissions=[both], limits={"connections": 5}))
+    await team.reconcile()
+    fewer = [{"namespace": "shop/payments", "actions": ["produce"]}, {"namespace": "shop/no", "actions": ["consume"]}]
+    team.server.objects[USER]["spec"] |= {"permissions": fewer, "authentication": proofs[:1]}
+    team.server.objects[USER]["metadata"]["generation"] = 2
+    await team.reconcile()
+    assert team.condition()[1] == "ParentMissing"
+    granted = team.broker.policies("shop/payments")
+    assert granted["namespace_auth"] == {"team/billing": ["produce"]}
+    assert granted["subscription_auth_roles"] == {}
+    kept = RoleSettings([service_account("team", "billing")], RoleLimits(connections=5))
+    assert team.broker.roles == {"team/billing": kept}
 
 
 async def test_a_broker_that_does_not_answer_is_waited_for() -> None:
