@@ -10,6 +10,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.closed_broker import ClosedBroker
 from tests.support.command_line import CommandLine
+from tests.support.tls_broker import TlsBroker
 from tests.support.tokens import Signer
 
 from .client_fixtures import client, topic
@@ -49,6 +50,13 @@ def broker_factory(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     yield make
     for process in made:
         process.close()
+
+
+@pytest.fixture(scope="module")
+def tls_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsBroker]:
+    """A broker with plain ports and with TLS, for the tests of a module."""
+    with TlsBroker(tmp_path_factory.mktemp("tls")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -143,6 +143,10 @@ class Authority:
         WATCH.secret(f"the private key of {common_name}", private)
         return Certificate(certificate.public_bytes(serialization.Encoding.PEM), private)
 
+    def identify(self, directory: Path, *, ends: datetime | None = None) -> CertificateFiles:
+        """Return the files of a certificate for a client, whose name is ``client``."""
+        return self.issue("client", hosts=(), ends=ends).write(directory, "client")
+
 
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else [])

@@ -14,7 +14,7 @@ import pulsar
 
 from .broker_process import BrokerProcess
 from .certificates import Authority, Certificate, CertificateFiles, MountedCertificate
-from .clients import connect
+from .clients import DEADLINE_MS, connect, publish
 from .polling import DEADLINE_S
 from .rest import metrics
 from .wire_client import Frame, Type, encode, take_frames
@@ -83,6 +83,18 @@ class TlsBroker:
         address = urlsplit(url or self.process.service_tls_url)
         assert address.hostname
         return socket.create_connection((address.hostname, address.port or 0), DEADLINE_S)
+
+
+def exchanges(client: pulsar.Client, topic: str) -> None:
+    """Publish and receive small messages and a large one; then close the client."""
+    contents = [*(b"%d" % number for number in range(200)), bytes(4_000_000)]
+    consumer = client.subscribe(topic, "s")
+    publish(client, topic, contents)
+    for expected in contents:
+        message = consumer.receive(DEADLINE_MS)
+        assert message.data() == expected
+        consumer.acknowledge(message)
+    client.close()
 
 
 def until_end(connection: socket.socket) -> bytes:
