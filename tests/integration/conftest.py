@@ -14,6 +14,7 @@ from tests.support.tls_broker import TlsBroker
 from tests.support.tokens import Signer
 
 from .client_fixtures import client, topic
+from .spark_wire_peer import with_peer
 
 #: Variables that would be a command's settings.
 _SETTINGS = (
@@ -24,7 +25,7 @@ _SETTINGS = (
     "HELIOGRAPH_SERVICE_URL",
 )
 
-__all__ = ["broker", "broker_factory", "client", "topic"]
+__all__ = ["broker", "broker_factory", "client", "topic", "with_peer"]
 
 
 @pytest.fixture(scope="session")

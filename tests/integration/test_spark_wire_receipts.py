@@ -1,0 +1,239 @@
+"""The pipeline's own producer and answers that no broker of ours gives: nothing is lost, and the reason is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_spark.plan.errors import PulsarSourceError
+from heliograph_spark.wire.brokers import Brokers
+from heliograph_spark.wire.failures import NotStored, Refused
+from heliograph_spark.wire.window import Window
+
+from tests.support.entry_reading import connection_to
+from tests.support.entry_writing import opened, send_all
+from tests.support.fake_broker import FakeBroker
+from tests.support.wire_client import Frame, encode
+
+from .spark_wire_peer import Made, Peer, error_of, receipt
+
+Type = wire.BaseCommand
+_DROPPED = wire.MessageIdData(ledgerId=(1 << 64) - 1, entryId=(1 << 64) - 1)
+
+
+def test_a_receipt_for_another_message_has_the_rest_sent_again(with_peer: Made) -> None:
+    def skips_one(producer: int, number: int, time: int) -> bytes:
+        return b"" if (number, time) == (4, 1) else receipt(producer, number)
+
+    peer = Peer(skips_one)
+    producer, taken = with_peer(peer)
+    send_all(producer, range(10))
+    assert sum(taken) == 10
+    assert peer.sent == [*range(10), *range(4, 10)]
+    # Under the name it was given, as one that comes back.
+    assert [(each.epoch, each.producer_name, each.user_provided_producer_name) for each in peer.opened] == [
+        (0, "", False),
+        (1, "given", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (lambda producer, number, _: receipt(producer, number + 1), "a receipt for the sequence id 1 when that of 0"),
+        (lambda *_: b"", "sendTimeoutMs"),
+        (lambda *_: None, "the broker closed the connection"),
+        (lambda producer, number, _: error_of(producer, number, wire.ChecksumError), "ChecksumError: no"),
+        (lambda producer, number, _: error_of(producer, number, wire.PersistenceError), "PersistenceError: no"),
+        (lambda producer, number, _: error_of(producer, number, wire.NotAllowedError), "NotAllowedError: no"),
+        (lambda producer, number, _: error_of(producer, number, wire.ProducerFenced), "ProducerFenced: no"),
+        (
+            lambda producer, _, __: encode(Type.CLOSE_PRODUCER, producer_id=producer, request_id=0),
+            "has stored no message",
+        ),
+        (lambda *_: b"\0\0\0\x05\0\0\0\x01\xff", "no frame of Pulsar's protocol"),
+    ],
+)
+def test_answers_that_take_no_message_end_the_producer_with_their_reason(
+    with_peer: Made, answer: Callable[[int, int, int], bytes | None], text: str
+) -> None:
+    peer = Peer(answer)
+    # The peer is in this process: long enough for its first answer, should the process stand still for a while.
+    producer, taken = with_peer(peer, receipt_within_s=3.0)
+    with pytest.raises(PulsarSourceError, match=text) as ended:
+        send_all(producer, range(10))
+    assert "writing to persistent://public/default/t: " in str(ended.value)
+    assert sum(taken) == 0
+    # It was tried again, but not without a pause.
+    assert len(peer.opened) < 20
+    producer.leave()
+
+
+@pytest.mark.parametrize("code", [wire.ChecksumError, wire.PersistenceError, wire.ServiceNotReady, wire.UnknownError])
+def test_an_error_that_passes_has_the_messages_sent_again_in_order(with_peer: Made, code: int) -> None:
+    def fails_once(producer: int, number: int, time: int) -> bytes:
+        return error_of(producer, number, code) if number >= 5 and time == 1 else receipt(producer, number)
+
+    peer = Peer(fails_once)
+    producer, taken = with_peer(peer)
+    send_all(producer, range(10))
+    assert sum(taken) == 10
+    assert peer.sent == [*range(10), *range(5, 10)]
+
+
+def test_receipts_that_come_twice_or_for_nobody_change_nothing(with_peer: Made) -> None:
+    def repeats(producer: int, number: int, _: int) -> bytes:
+        again = receipt(producer, max(0, number - 3))
+        return again + receipt(producer, number) + receipt(producer, number) + receipt(producer + 99, number)
+
+    peer = Peer(repeats)
+    producer, taken = with_peer(peer)
+    send_all(producer, range(100))
+    assert sum(taken) == 100
+    assert peer.sent == list(range(100))
+    producer.close()
+
+
+def test_a_producer_that_the_broker_closed_registers_again_and_sends_only_what_has_no_receipt(with_peer: Made) -> None:
+    def closes(producer: int, number: int, time: int) -> bytes:
+        if number == 5 and time == 1:
+            return encode(Type.CLOSE_PRODUCER, producer_id=producer, request_id=0)
+        return b"" if number > 5 and time == 1 else receipt(producer, number)
+
+    peer = Peer(closes)
+    producer, taken = with_peer(peer, name="me")
+    send_all(producer, range(10))
+    assert sum(taken) == 10
+    assert peer.sent == [*range(10), *range(5, 10)]
+    assert [(each.epoch, each.producer_name, each.user_provided_producer_name) for each in peer.opened] == [
+        (0, "me", True),
+        (1, "me", True),
+    ]
+
+
+def test_a_message_that_is_dropped_although_the_broker_did_not_have_it_is_an_error(with_peer: Made) -> None:
+    def drops(producer: int, number: int, _: int) -> bytes:
+        return encode(Type.SEND_RECEIPT, producer_id=producer, sequence_id=number, message_id=_DROPPED)
+
+    producer, _ = with_peer(Peer(drops, last_sequence_id=4), name="me")
+    send_all(producer, range(5))
+    with pytest.raises(PulsarSourceError, match="had none of its sequence id under me: another producer sends under"):
+        send_all(producer, range(5, 6))
+    producer.leave()
+
+
+def test_what_is_sent_again_may_be_dropped(with_peer: Made) -> None:
+    """The broker has stored it, and the receipt was lost with the connection."""
+
+    def forgets(producer: int, number: int, time: int) -> bytes | None:
+        if time == 1:
+            return None if number == 9 else b""
+        return encode(Type.SEND_RECEIPT, producer_id=producer, sequence_id=number, message_id=_DROPPED)
+
+    peer = Peer(forgets)
+    producer, taken = with_peer(peer, name="me")
+    send_all(producer, range(10))
+    assert sum(taken) == 10
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_message_that_was_not_stored_while_later_ones_were_is_an_error_where_it_is_dropped(
+    with_peer: Made, damaged: bool
+) -> None:
+    def loses_one(producer: int, number: int, time: int) -> bytes:
+        if (number, time) == (4, 1):
+            return error_of(producer, number, wire.ChecksumError) if damaged else b""
+        if time > 1:
+            return encode(Type.SEND_RECEIPT, producer_id=producer, sequence_id=number, message_id=_DROPPED)
+        return receipt(producer, number)
+
+    producer, taken = with_peer(Peer(loses_one), name="me")
+    with pytest.raises(NotStored, match="has not stored the message of sequence id 4 under me, but later ones"):
+        send_all(producer, range(10))
+    assert sum(taken) == 4
+    producer.leave()
+
+
+class Unreliable(Peer):
+    """Stores messages in order, each once, and fails in every way that a broker may, now and then."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(self._stored)
+        self.stored: list[int] = []
+        self._random = random
+        #: Whether the producer has to register before anything more is stored.
+        self._away = False
+
+    def __call__(self, frame: Frame) -> bytes | None:
+        if frame.command.type == Type.PRODUCER:
+            self._away = False
+            self._last = self.stored[-1] if self.stored else -1
+            if self._random.random() < 0.2:
+                return None
+        return super().__call__(frame)
+
+    def _stored(self, producer: int, number: int, _: int) -> bytes | None:
+        if self._away:
+            return b""
+        if self.stored and number <= self.stored[-1]:
+            return encode(Type.SEND_RECEIPT, producer_id=producer, sequence_id=number, message_id=_DROPPED)
+        fails = self._random.randrange(60)
+        if fails < 3:
+            self._away = True
+            return [
+                None,
+                encode(Type.CLOSE_PRODUCER, producer_id=producer, request_id=0),
+                error_of(producer, number, wire.PersistenceError),
+            ][fails]
+        self.stored.append(number)
+        if fails == 3:
+            # Stored, and the receipt is lost with the connection.
+            return None
+        again = receipt(producer, self._random.choice(self.stored)) if fails < 10 else b""
+        return again + receipt(producer, number)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_a_broker_does_each_message_is_stored_once_and_in_order(with_peer: Made, seed: int) -> None:
+    random = Random(seed)
+    peer = Unreliable(random)
+    producer, taken = with_peer(peer, name="me", window=Window(most_frames=random.choice([1, 7, 100])))
+    send_all(producer, range(200))
+    assert peer.stored == list(range(200))
+    assert sum(taken) == 200
+    assert producer.pending_messages == 0
+    producer.close()
+
+
+def test_a_refused_producer_is_named_at_once() -> None:
+    def refuse(frame: Frame) -> bytes | None:
+        if frame.command.type == Type.PRODUCER:
+            return encode(
+                Type.ERROR, request_id=frame.body.request_id, error=wire.AuthorizationError, message="not yours"
+            )
+        return Peer.__call__(peer, frame)
+
+    peer = Peer(lambda *_: b"")
+    with FakeBroker(refuse) as fake:
+        peer.url = fake.url
+        brokers = Brokers(connection_to(fake.url))
+        expected = r"writing to persistent://public/default/t: .*these credentials do not allow it: not yours"
+        with pytest.raises(Refused, match=expected):
+            opened(brokers, "t")
+        brokers.close()
+
+
+def test_a_broker_that_does_not_answer_a_producer_is_named() -> None:
+    def silent(frame: Frame) -> bytes | None:
+        return b"" if frame.command.type == Type.PRODUCER else Peer.__call__(peer, frame)
+
+    peer = Peer(lambda *_: b"")
+    with FakeBroker(silent) as fake:
+        peer.url = fake.url
+        brokers = Brokers(connection_to(fake.url))
+        brokers.answered_within_s = 2.0
+        with pytest.raises(PulsarSourceError, match=r"there was no answer in time.*when its backlog quota is reached"):
+            opened(brokers, "t")
+        brokers.close()
