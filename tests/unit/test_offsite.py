@@ -27,8 +27,9 @@ from heliograph_broker.storage.disk.identity import FORMAT_VERSION, Format, pars
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 from typer.testing import CliRunner
 
+from tests.support.store_load import Load, open_store
+
 from .test_store_backup import begin
-from .test_store_space import Load, open_store
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ from heliograph_broker.storage.copies.backup import BackupError
 from heliograph_broker.storage.disk.data_dir import RESTORING, DataDir, DataDirError
 from heliograph_broker.storage.disk.disk import RealDisk
 
+from tests.support.store_load import open_store
+
 from .test_offsite import archive, broker, place
-from .test_store_space import open_store
 
 __all__ = ["archive"]
 Restore = Callable[[ObjectStore, BackupRecord, Path], object]

@@ -17,7 +17,7 @@ from heliograph_broker.storage.copies.backup import Backup, BackupError
 from heliograph_broker.storage.copies.restore import check, restore
 from heliograph_broker.storage.store import LedgerStore, LoopScheduler
 
-from .test_store_space import Load, maintain, open_store
+from tests.support.store_load import Load, maintain, open_store
 
 LEDGERS = 5
 
