@@ -23,9 +23,10 @@ Runs the tests, installing what they need first.
 Usage: scripts/test [TIER…] [-- PYTEST-ARGUMENTS]
 Tiers: unit property simulation integration faults (default: these), operator and e2e on a real Kubernetes: e2e
 includes operator. The first time these build Kubernetes from its modules, beside the other tiers. And spark: the
-source and jobs, on a Spark of its own environment, installed when it is asked for. Tests that could not run are listed
-at the end. Several processes share the tests of the default tiers, unless there are arguments for pytest.
-HELIOGRAPH_TESTS_WITHIN_S=SECONDS leaves out, and names, the last three tiers if too little of that time is left.
+source and jobs, on a Spark of its own environment, installed when it is asked for. And fuzz: a short run of the
+fuzzer, from its own environment as well. Tests that could not run are listed at the end. Several processes share the
+tests of the default tiers, unless there are arguments for pytest.
+HELIOGRAPH_TESTS_WITHIN_S=SECONDS leaves out, and names, the last four tiers if too little of that time is left.
 HELIOGRAPH_BUILD_WITHIN_S=SECONDS is how long the build of Kubernetes may take (7200).
 """
 #: Names the file in which tests/support/skipped_tests.py lists the tests that were skipped.
@@ -42,27 +43,39 @@ BUILT = Path(".cache/kubernetes-build.done")
 #: say what is wrong with one.
 IMAGES = {"operator": ("broker",), "e2e": ("operator", "broker", "client", "spark")}
 MAKE_IMAGES = "for target in {}; do nice -n 19 scripts/build-image $target || break; done"
+#: The tiers that have an environment of their own, which scripts/setup makes when they are asked for.
+ENVIRONMENTS = ("spark", "fuzz")
+#: The exit code of scripts/setup for an environment that this machine or its Python cannot have.
+NO_ENVIRONMENT = 3
 #: The exit codes of the build for what a machine cannot have or cannot fetch.
 NOT_TO_BE_HAD = (3, 4)
 
 
 def workers(part: Part) -> int:
     """Return how many processes share a part's tests: many of these wait for a broker most of the time."""
+    if "fuzz" in part.tiers:
+        # Each of these tests uses one of the processors all the time.
+        return os.cpu_count() or 1
     if "spark" in part.tiers:
         # Each has a Java of its own, whose tests use two cores and wait between them.
         return 2
     return max(2, min(2 * (os.cpu_count() or 1), 8))
 
 
+def environment_of(part: Part) -> str:
+    """Return the directory of the environment in which a part runs."""
+    return next((f".venv-{tier}" for tier in ENVIRONMENTS if tier in part.tiers), ".venv")
+
+
 def pytest_command(part: Part, arguments: Sequence[str]) -> list[str]:
     """Return the command that runs a part, with the caller's arguments last."""
-    environment = ".venv-spark" if "spark" in part.tiers else ".venv"
-    command = [f"{environment}/bin/python", "-m", "pytest", *(f"tests/{tier}" for tier in part.tiers)]
+    command = [f"{environment_of(part)}/bin/python", "-m", "pytest", *(f"tests/{tier}" for tier in part.tiers)]
     if part.marker:
         command += ["-m", part.marker]
     if part.shared:
-        # A file stays in one process: its fixtures are made once.
-        command += ["-n", str(workers(part)), "--dist", "loadfile", "--no-loadscope-reorder"]
+        command += ["-n", str(workers(part))]
+        # Elsewhere a file stays in one process: its fixtures are made once.
+        command += ["--dist", "load"] if "fuzz" in part.tiers else ["--dist", "loadfile", "--no-loadscope-reorder"]
     return [*command, *arguments]
 
 
@@ -238,10 +251,12 @@ class TestRun:
         if why:
             self._outcome.leave_out(part, why)
             return
-        if "spark" in part.tiers:
-            code = self._children.run("scripts/setup", "spark")
-            if code:
-                self._outcome.add(code)
+        for kind in ENVIRONMENTS:
+            if kind in part.tiers and (code := self._children.run("scripts/setup", kind)):
+                if code == NO_ENVIRONMENT:
+                    self._outcome.leave_out(part, "what it needs has no package for this machine and its Python")
+                else:
+                    self._outcome.add(code)
                 return
         if self._build is not None and (part.marker == ALONE or part.on_kubernetes):
             # Nothing runs beside what measures itself, and tests that need an image do not wait for one made slowly.

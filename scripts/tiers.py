@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 #: Every tier, in the order in which those that were not run are named.
-TIERS = ("unit", "property", "simulation", "integration", "faults", "operator", "e2e", "spark")
+TIERS = ("unit", "property", "simulation", "integration", "faults", "operator", "e2e", "spark", "fuzz")
 DEFAULT = TIERS[:5]
 #: Times (s) that the parts on a Kubernetes and the tier on Spark need at most. The slowest of several runs on two
 #: cores, some of them beside other work, took 873, 990, 439 and 1733. Since then images are made ahead, one cluster
@@ -16,6 +16,8 @@ OPERATOR_S = 1000
 E2E_S = 1000
 ARCHIVES_S = 450
 SPARK_S = 1800
+#: Time (s) that the tier of the fuzzer needs at most, its environment included.
+FUZZ_S = 400
 
 
 #: The tests that measure the process they start.
@@ -74,9 +76,10 @@ def plan(request: Request, *, building: bool) -> list[Part]:
     Processes share the tests unless there are arguments for pytest: with those, people expect one process, its order
     and its output. The tests marked ``alone`` measure the process they start, so nothing runs beside them. Where what
     a Kubernetes needs is ``building``, they wait for its end, and so does ``unit``, whose tests of the chart use the
-    helm that is built; the other tiers, and Spark's, run meanwhile. Processes share ``operator``, whose operators of
-    single Kubernetes namespaces run side by side, and the tests of ``e2e`` that have a namespace of their own, too. The
-    others of ``e2e``, marked ``whole_cluster``, install releases that serve every namespace: they run one by one.
+    helm that is built; the other tiers, Spark's and the fuzzer's too, run meanwhile. Processes share ``operator``,
+    whose operators of single Kubernetes namespaces run side by side, and the tests of ``e2e`` that have a namespace of
+    their own, too. The others of ``e2e``, marked ``whole_cluster``, install releases that serve every namespace: they
+    run one by one.
     """
     tiers, shared = request.tiers, not request.arguments
 
@@ -84,19 +87,19 @@ def plan(request: Request, *, building: bool) -> list[Part]:
         wanted = tuple(tier for tier in of if tier in tiers)
         return [Part(wanted, marker, **options)] if wanted else []  # type: ignore[arg-type]
 
-    spark = part("spark", shared=shared, needs_s=SPARK_S)
+    own = part("spark", shared=shared, needs_s=SPARK_S) + part("fuzz", shared=shared, needs_s=FUZZ_S)
     if not building:
         if not shared:
-            return part(*DEFAULT) + spark
+            return part(*DEFAULT) + own
         # The tests that wait longest come first: a worker that gets one of them as the last keeps the others waiting.
         return (
             part("faults", "integration", "simulation", "property", "unit", marker="not alone", shared=True)
             + part("integration", "faults", marker=ALONE)
-            + spark
+            + own
         )
     return (
         part("faults", "integration", "simulation", "property", marker="not alone", shared=shared)
-        + spark
+        + own
         + part("unit", shared=shared, after_build=True)
         + part("integration", "faults", marker=ALONE, after_build=True)
         + part("e2e", "operator", marker=BESIDE_OTHERS, on_kubernetes=True, shared=shared, needs_s=OPERATOR_S)

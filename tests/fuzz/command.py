@@ -92,7 +92,10 @@ def _fuzz(names: Sequence[str], given: argparse.Namespace, limits: Limits) -> in
         started = time.monotonic()
         progress = fuzz(name, given.work, limits, given.seed, report)
         took = round(time.monotonic() - started)
-        totals.add(given.work, totals.Run(name, progress.executions, progress.branches, took, progress.failed))
+        ended = totals.Run(
+            name, progress.executions, progress.branches, took, features=progress.features, failed=progress.failed
+        )
+        totals.add(given.work, ended)
         report(progress)
         if progress.failed:
             print(progress.error, file=sys.stderr)

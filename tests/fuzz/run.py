@@ -38,13 +38,17 @@ class Limits(NamedTuple):
 
 
 class Progress:
-    """The state of one worker; ``branches`` is what it reached in all, ``first`` what its first inputs did."""
+    """The state of one worker; ``branches`` is what it reached in all, ``first`` what its first inputs did.
+
+    ``features`` also tells branches that were taken once from those that were taken often, and counts compared values.
+    """
 
     def __init__(self, target: str) -> None:
         self.target = target
         self.executions = 0
         self.first = 0
         self.branches = 0
+        self.features = 0
         self.inputs = 0
         #: The file with the input that showed a defect, and what was raised.
         self.finding: Path | None = None
@@ -57,7 +61,8 @@ class Progress:
         if line.startswith("INFO: Instrumenting"):
             return
         if match := _LINE.match(line):
-            self.executions, self.branches, self.inputs = int(match[1]), int(match[3]), int(match[5])
+            self.executions, self.inputs = int(match[1]), int(match[5])
+            self.branches, self.features = int(match[3]), int(match[4])
             if match[2] == "INITED":
                 self.first = self.branches
         elif match := _EXECUTIONS.match(line):
@@ -89,10 +94,12 @@ class Workplace:
             each.mkdir(parents=True, exist_ok=True)
 
 
-def write_inputs(directory: Path, inputs: Iterable[bytes]) -> None:
-    """Write inputs to files named after their content."""
-    for data in inputs:
-        (directory / sha1(data, usedforsecurity=False).hexdigest()).write_bytes(data)
+def write_inputs(directory: Path, inputs: Iterable[bytes]) -> list[Path]:
+    """Write inputs to files named after their content, and return these, each once."""
+    files = {directory / sha1(data, usedforsecurity=False).hexdigest(): data for data in inputs}
+    for path, data in files.items():
+        path.write_bytes(data)
+    return list(files)
 
 
 def dictionary(words: Iterable[str]) -> str:
@@ -115,15 +122,24 @@ def fuzz(target: str, root: Path, limits: Limits, seed: int, report: Callable[[P
     with tempfile.TemporaryDirectory() as name:
         given = Path(name) / "given"
         given.mkdir()
-        write_inputs(given, [*loaded.seeds(), *corpus.load(target)])
-        options = [f"-artifact_prefix={place.findings}/", f"-timeout={_INPUT_S}", f"-rss_limit_mb={_MEMORY_MB}"]
+        # The order in a directory is up to the file system.
+        (Path(name) / "first").write_text(
+            ",".join(map(str, write_inputs(given, [*loaded.seeds(), *corpus.load(target)])))
+        )
+        options = [
+            f"-seed_inputs=@{name}/first",
+            "-reload=0",
+            f"-artifact_prefix={place.findings}/",
+            f"-timeout={_INPUT_S}",
+            f"-rss_limit_mb={_MEMORY_MB}",
+        ]
         options += ["-print_final_stats=1", f"-seed={seed}", f"-max_total_time={limits.seconds}"]
         if limits.executions:
             options.append(f"-runs={limits.executions}")
         if loaded.words:
             (Path(name) / "words").write_text(dictionary(loaded.words), "ascii")
             options.append(f"-dict={name}/words")
-        _run(target, [*options, str(place.corpus), str(given)], progress, report)
+        _run(target, [*options, str(place.corpus)], progress, report)
     return progress
 
 
@@ -135,7 +151,8 @@ def _run(
     variables: Mapping[str, str] | None = None,
 ) -> None:
     command = [sys.executable, "-m", "tests.fuzz.worker", target, *options]
-    environment = {**os.environ, **(variables or {})}
+    # The order of a set of texts would differ from run to run.
+    environment = {**os.environ, "PYTHONHASHSEED": "0", **(variables or {})}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace", env=environment
     ) as worker:

@@ -11,13 +11,17 @@ _FILE = "runs.jsonl"
 
 
 class Run(msgspec.Struct):
-    """One run of one target: the inputs that ran, the branches that all of them reached, and its time (s)."""
+    """One run of one target: the inputs that ran, what all of them reached, its time (s), whether it found a defect.
+
+    It ends with the first defect.
+    """
 
     target: str
     executions: int
     branches: int
     seconds: int
     failed: bool = False
+    features: int = 0
 
 
 def add(root: Path, run: Run) -> None:
@@ -36,14 +40,22 @@ def load(root: Path) -> list[Run]:
 
 
 def table(runs: Iterable[Run], names: Sequence[str]) -> str:
-    """Return a table in Markdown: the executions of each target and in all, and the most branches that one reached."""
-    lines = ["| target | executions | branches | hours |", "|---|---:|---:|---:|"]
-    total = seconds = 0
+    """Return a table in Markdown, with a line for each target and one for all.
+
+    Executions, defects and minutes are sums; branches and features are the most that one run reached.
+    """
     kept = list(runs)
+    lines = ["| target | executions | branches | features | defects | minutes |", "|---|---:|---:|---:|---:|---:|"]
     for name in names:
         found = [run for run in kept if run.target == name]
-        executions, took = sum(run.executions for run in found), sum(run.seconds for run in found)
-        total, seconds = total + executions, seconds + took
         branches = max((run.branches for run in found), default=0)
-        lines.append(f"| `{name}` | {executions:,} | {branches:,} | {took / 3600:.1f} |")
-    return "\n".join([*lines, f"| all | {total:,} | | {seconds / 3600:.1f} |"])
+        features = max((run.features for run in found), default=0)
+        executions, defects, minutes = _sums(found)
+        lines.append(f"| `{name}` | {executions} | {branches:,} | {features:,} | {defects} | {minutes} |")
+    executions, defects, minutes = _sums([run for run in kept if run.target in names])
+    return "\n".join([*lines, f"| all | {executions} | | | {defects} | {minutes} |"])
+
+
+def _sums(runs: Sequence[Run]) -> tuple[str, int, str]:
+    executions, seconds = sum(run.executions for run in runs), sum(run.seconds for run in runs)
+    return f"{executions:,}", sum(run.failed for run in runs), f"{seconds / 60:.1f}"

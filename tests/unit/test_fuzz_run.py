@@ -21,7 +21,7 @@ def test_the_state_of_a_worker_follows_from_its_lines() -> None:
         progress.read(line)
     progress.ended(0)
     assert str(progress) == "names: 100003 executions, 242 to 269 branches, 48 inputs"
-    assert (progress.failed, progress.finding, progress.error) == (False, None, "")
+    assert (progress.failed, progress.finding, progress.error, progress.features) == (False, None, "", 518)
 
 
 def test_a_finding_has_its_traceback_and_the_file_of_the_input() -> None:
@@ -54,7 +54,12 @@ def test_kept_inputs_are_lines_in_the_order_of_their_sizes(tmp_path: Path, monke
 
 def test_runs_are_kept_and_added_up(tmp_path: Path) -> None:
     assert totals.load(tmp_path) == []
-    for executions, branches in ((1000, 7), (500, 9)):
-        totals.add(tmp_path / "work", totals.Run("names", executions, branches, 1800))
+    for executions, branches, failed in ((1000, 7, False), (500, 9, True)):
+        run = totals.Run("names", executions, branches, 90, features=2 * branches, failed=failed)
+        totals.add(tmp_path / "work", run)
     lines = totals.table(totals.load(tmp_path / "work"), ["names", "rest"]).splitlines()
-    assert lines[2:] == ["| `names` | 1,500 | 9 | 1.0 |", "| `rest` | 0 | 0 | 0.0 |", "| all | 1,500 | | 1.0 |"]
+    assert lines[2:] == [
+        "| `names` | 1,500 | 9 | 18 | 1 | 3.0 |",
+        "| `rest` | 0 | 0 | 0 | 0 | 0.0 |",
+        "| all | 1,500 | | | 1 | 3.0 |",
+    ]

@@ -54,7 +54,7 @@ class Project:
             copy = root / "scripts" / name
             copy.parent.mkdir(exist_ok=True)
             shutil.copy2(ROOT / "scripts" / name, copy)
-        for name in (*STUBS, ".venv/bin/python", ".venv-spark/bin/python", "bin/java"):
+        for name in (*STUBS, *(f"{venv}/bin/python" for venv in (".venv", ".venv-spark", ".venv-fuzz")), "bin/java"):
             stub = root / name
             stub.parent.mkdir(parents=True, exist_ok=True)
             stub.write_text(STUB.format(root=str(root)))
@@ -146,7 +146,7 @@ def test_the_default_tiers(project: Project) -> None:
     )
     assert alone == "tests/integration tests/faults -m alone"
     assert done.stdout.splitlines() == [
-        f"tier not run: {tier} (not asked for: scripts/test {tier})" for tier in ("operator", "e2e", "spark")
+        f"tier not run: {tier} (not asked for: scripts/test {tier})" for tier in ("operator", "e2e", "spark", "fuzz")
     ]
 
 
@@ -194,6 +194,29 @@ def test_spark_is_set_up_run_and_its_missing_servers_named(project: Project) -> 
     assert project.tests() == ["tests/spark -n 2 --dist loadfile --no-loadscope-reorder"]
     assert "not run: the tests of Spark with credentials and TLS (scripts/java-tools standalone" in done.stdout
     assert "not run: the tests of Spark against Apache Pulsar" in done.stdout
+
+
+def test_the_fuzzer_is_set_up_and_runs_from_its_own_environment(project: Project) -> None:
+    project.does("bin-python", "(root / 'ran').write_text(Path(sys.argv[0]).parts[-3])")
+    done = project.run("fuzz")
+    assert done.returncode == 0, done.stderr
+    assert project.calls[:2] == ["setup dev", "setup fuzz"]
+    assert project.tests() == [f"tests/fuzz -n {os.cpu_count()} --dist load"]
+    assert (project.root / "ran").read_text() == ".venv-fuzz"
+
+
+def test_a_machine_that_cannot_have_the_fuzzer_names_its_tier(project: Project) -> None:
+    project.does("setup.fuzz", "sys.exit(3)")
+    done = project.run("unit", "fuzz")
+    assert done.returncode == 0
+    assert len(project.tests()) == 1
+    assert "tier not run: fuzz (what it needs has no package for this machine and its Python)\n" in done.stdout
+
+
+def test_an_environment_that_is_not_installed_fails_the_run(project: Project) -> None:
+    project.does("setup.fuzz", "sys.exit(1)")
+    assert project.run("unit", "fuzz").returncode == 1
+    assert len(project.tests()) == 1
 
 
 def test_too_little_time_is_named_with_what_is_left(project: Project) -> None:

@@ -10,6 +10,7 @@ from scripts.tiers import (
     BESIDE_OTHERS,
     DEFAULT,
     E2E_S,
+    FUZZ_S,
     OPERATOR_S,
     SPARK_S,
     TIERS,
@@ -71,8 +72,10 @@ def test_arguments_for_pytest_mean_one_process_in_the_usual_order() -> None:
     assert plan(Request(DEFAULT, ("-k", "x")), building=False) == [Part(DEFAULT)]
 
 
-def test_spark_is_a_part_of_its_own_and_last() -> None:
-    assert plan(Request(("unit", "spark")), building=False)[-1] == Part(("spark",), shared=True, needs_s=SPARK_S)
+def test_what_has_an_environment_of_its_own_is_a_part_and_last() -> None:
+    spark, fuzz = plan(Request(("unit", "spark", "fuzz")), building=False)[-2:]
+    assert spark == Part(("spark",), shared=True, needs_s=SPARK_S)
+    assert fuzz == Part(("fuzz",), shared=True, needs_s=FUZZ_S)
 
 
 def test_beside_a_build_runs_what_needs_it_not_and_measures_nothing() -> None:
@@ -80,7 +83,11 @@ def test_beside_a_build_runs_what_needs_it_not_and_measures_nothing() -> None:
     beside = [part for part in parts if not part.after_build and not part.on_kubernetes]
     after = parts[len(beside) :]
     assert parts[: len(beside)] == beside
-    assert [part.tiers for part in beside] == [("faults", "integration", "simulation", "property"), ("spark",)]
+    assert [part.tiers for part in beside] == [
+        ("faults", "integration", "simulation", "property"),
+        ("spark",),
+        ("fuzz",),
+    ]
     assert beside[0].marker == "not alone"
     assert [(part.tiers, part.marker) for part in after] == [
         (("unit",), ""),
@@ -119,6 +126,7 @@ def test_every_test_of_a_tier_is_in_exactly_one_part(
         "operator": [[BESIDE_OTHERS]] if building else [[]],
         "e2e": [[BESIDE_OTHERS, WHOLE_CLUSTER, ARCHIVES]] if building else [[]],
         "spark": [[""]],
+        "fuzz": [[""]],
     }
     assert all(markers[tier] in whole[tier] for tier in tiers), markers
 
@@ -142,7 +150,7 @@ def test_without_a_limit_there_is_always_time() -> None:
 
 
 def test_what_was_not_asked_for_is_named_with_how_to_ask() -> None:
-    outcome = Outcome(parse(["unit", "property", "simulation", "integration", "e2e", "spark"]))
+    outcome = Outcome(parse(["unit", "property", "simulation", "integration", "e2e", "spark", "fuzz"]))
     assert outcome.notes == ["tier not run: faults (not asked for: scripts/test faults)"]
 
 
