@@ -66,7 +66,10 @@ class VirtualLoop:
     @property
     def timers(self) -> int:
         """The number of callbacks that wait for their time."""
-        return sum(not handle.cancelled for *_, handle in self._timers)
+        # On a clock that stands still those that are cancelled would stay for good.
+        self._timers = [timer for timer in self._timers if not timer[2].cancelled]
+        heapq.heapify(self._timers)
+        return len(self._timers)
 
     def run(self) -> None:
         """Run what is ready and what becomes ready by it."""
