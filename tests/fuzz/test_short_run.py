@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -45,3 +46,33 @@ def test_what_a_run_found_is_kept_and_reported(
     again = fuzz("stored_files", tmp_path / "again", Limits(executions=1), _SEED, lambda progress: None)
     assert again.branches >= int(reported[1])
     assert again.features >= int(reported[2])
+
+
+#: Replaces a target in the worker's process.
+_BROKEN_TARGET = """
+import sys, types
+
+def run(data):
+    if len(data) > 3:
+        raise ValueError(f"a defect shown by {len(data)} bytes")
+
+broken = types.ModuleType("tests.fuzz.targets.names")
+broken.run, broken.seeds = run, list
+sys.modules[broken.__name__] = broken
+"""
+
+
+def test_a_defect_is_told_with_its_input_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_BROKEN_TARGET)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    work = ["--work", str(tmp_path / "work")]
+    assert main(["names", "--executions", "5000", "--seed", "1", *work]) == 1
+    output = capsys.readouterr()
+    assert "ValueError: a defect shown by" in output.err
+    found = re.search(r"names: found a defect; again: scripts/fuzz names --input (\S+)", output.out)
+    assert found is not None
+    assert len(Path(found[1]).read_bytes()) > 3
+    assert main(["--report", *work]) == 0
+    assert re.search(r"\| `names` \| [\d,]+ \| \d+ \| \d+ \| 1 \| \d+\.\d \|", capsys.readouterr().out)
