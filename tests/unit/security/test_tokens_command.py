@@ -81,7 +81,8 @@ def test_a_secret_key_in_base64_is_a_file_for_pulsar_too(heliograph: CommandLine
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("1h", 3600), ("3d", 259_200), ("5y", 157_680_000), ("90", 90), ("1.5h", 5400)]
+    ("text", "seconds"),
+    [("1h", 3600), ("3d", 259_200), ("5y", 157_680_000), ("90", 90), ("1.5h", 5400), ("2w", 1_209_600)],
 )
 @pytest.mark.parametrize("option", ["-e", "--expiry-time", "--expires"])
 def test_the_end_of_a_token(heliograph: CommandLine, tmp_path: Path, option: str, text: str, seconds: int) -> None:
@@ -92,6 +93,13 @@ def test_the_end_of_a_token(heliograph: CommandLine, tmp_path: Path, option: str
     claims = jwt.decode(token, SECRETS["HS256"], ["HS256"])
     assert before + seconds <= claims["exp"] <= SystemClock().now_ms() // 1000 + seconds
     assert "valid: role a, until 20" in succeeded(heliograph, "validate", token, "-sk", key)
+
+
+def test_a_token_that_never_expires_may_say_so(heliograph: CommandLine, tmp_path: Path) -> None:
+    key = tmp_path / "s.key"
+    key.write_bytes(SECRETS["HS256"])
+    token = succeeded(heliograph, "create", "-s", "a", "-sk", key, "--expires", "never").strip()
+    assert jwt.decode(token, SECRETS["HS256"], ["HS256"]) == {"sub": "a"}
 
 
 def test_the_audience_and_headers_of_a_token(heliograph: CommandLine, tmp_path: Path) -> None:
@@ -169,7 +177,12 @@ def test_a_token_comes_from_one_place(heliograph: CommandLine, tmp_path: Path, m
         (("create", "-s", " ", "-sk", "k"), "--subject is empty; valid: a role, such as billing"),
         (("create", "-s", "a", "-sk", "k", "-a", "none"), "'none' is not one of HS256, HS384, HS512, RS256,"),
         (("create", "-s", "a", "-sk", "k", "-e", "soon"), "'soon' is not a duration; valid: 500ms, 90s,"),
-        (("create", "-s", "a", "-sk", "k", "-e", "0"), "the token would expire at once; valid: 30m, 1h, 3d, 5y"),
+        (("create", "-s", "a", "-sk", "k", "-e", "0"), "'0' is no time that a token is valid for; valid: 30m, 1h,"),
+        (("create", "-s", "a", "-sk", "k", "-e", "0y"), "'0y' is no time that a token is valid for; valid: 30m, 1h,"),
+        (("create", "-s", "a", "-sk", "k", "-e", "-1"), "'-1' is no time that a token is valid for; valid: 30m, 1h,"),
+        (("create", "-s", "a", "-sk", "k", "-e", "-2h"), "'-2h' is not a duration; valid: 500ms, 90s,"),
+        (("create", "-s", "a", "-sk", "k", "-e", "infinite"), "valid: 30m, 1h, 3d, 2w, 5y, or never"),
+        (("create", "-s", "a", "-sk", "k", "-e", ""), "'' is no time that a token is valid for; valid: 30m, 1h, 3d,"),
         (("create-secret-key", "-a", "RS256"), "'RS256' is not one of HS256, HS384, HS512"),
         (("validate", "a.b.c"), "no key to check the token with; valid: --secret-key KEY or --public-key KEY"),
         (

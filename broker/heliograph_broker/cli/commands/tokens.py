@@ -28,7 +28,9 @@ tokens_app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_YEARS = re.compile(r"([0-9]{1,3})y", re.ASCII)
+_LONG = re.compile(r"([0-9]{1,3})([wy])", re.ASCII)
+_DAYS = {"w": 7, "y": 365}
+_NEVER = "never"
 _KEY_FORMS = "a path, file:///path or data:;base64,TEXT"
 
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
@@ -137,9 +139,9 @@ def create(
             "--expiry-time",
             "--expires",
             metavar="TIME",
-            help="Time until the token expires: 30m, 1h, 3d, 5y; default: it never does.",
+            help="Time until the token expires: 30m, 1h, 3d, 2w, 5y, or never.",
         ),
-    ] = "",
+    ] = _NEVER,
     algorithm: Annotated[
         str,
         typer.Option(
@@ -317,15 +319,19 @@ def _signing_key(secret_key: str, private_key: str) -> TokenKey:
 
 
 def _expiry_seconds(text: str) -> int | None:
-    if not text:
+    """Return for how many seconds a token is valid, None for one that never expires."""
+    if text == _NEVER:
         return None
-    # Years are Pulsar's here; no other duration has them.
-    years = _YEARS.fullmatch(text)
-    seconds = int(years[1]) * 365 * 86_400 if years else time_seconds("--expiry-time", text)
-    if seconds < 0:
-        return None
-    if seconds == 0:
-        usage_error("--expiry-time 0: the token would expire at once; valid: 30m, 1h, 3d, 5y")
+    # Weeks and years are Pulsar's here; no other duration has them.
+    long = _LONG.fullmatch(text)
+    if long is not None:
+        seconds = int(long[1]) * _DAYS[long[2]] * 86_400
+    else:
+        seconds = time_seconds("--expiry-time", text) if text else 0
+    if seconds <= 0:
+        usage_error(
+            f"--expiry-time '{text}' is no time that a token is valid for; valid: 30m, 1h, 3d, 2w, 5y, or {_NEVER}"
+        )
     return seconds
 
 
