@@ -22,6 +22,8 @@ _PROMOTIONS: dict[str, frozenset[str]] = {
     "string": frozenset({"bytes"}),
     "bytes": frozenset({"string"}),
 }
+_PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "string", "bytes"})
+_NAMED = frozenset({"record", "enum", "fixed"})
 _AVRO_LIKE = (Schema.Avro, Schema.Json)
 
 #: Parts that are compared at most when a schema is added: that takes some tenths of a second.
@@ -74,11 +76,16 @@ def find_incompatibility(old: SchemaRecord, new: SchemaRecord, strategy: str, co
         return None
     try:
         old_schema, new_schema = json.loads(old.data), json.loads(new.data)
+        problem = _Resolution(old_schema, new_schema, comparisons).problem() if strategy != FORWARD else None
+        if problem is None and strategy != BACKWARD:
+            problem = _Resolution(new_schema, old_schema, comparisons).problem()
     except ValueError as error:
         return f"the definition is not JSON: {error}"
-    problem = _Resolution(old_schema, new_schema, comparisons).problem() if strategy != FORWARD else None
-    if problem is None and strategy != BACKWARD:
-        problem = _Resolution(new_schema, old_schema, comparisons).problem()
+    except RecursionError:
+        return "a definition is nested too deeply"
+    except (AttributeError, KeyError, TypeError):
+        # Nothing checks definitions before: they are the clients' own.
+        return "a definition is no schema of Avro"
     return problem
 
 
@@ -87,21 +94,21 @@ class _Resolution:
 
     def __init__(self, writer: AvroSchema, reader: AvroSchema, comparisons: Comparisons) -> None:
         self._comparisons = comparisons
-        self._writer = writer
-        self._reader = reader
         self._writer_names: dict[str, AvroSchema] = {}
         self._reader_names: dict[str, AvroSchema] = {}
-        self._seen: set[tuple[str, str]] = set()
-        _collect_names(writer, self._writer_names)
-        _collect_names(reader, self._reader_names)
+        self._writer = _resolved(writer, "", self._writer_names)
+        self._reader = _resolved(reader, "", self._reader_names)
+        #: Pairs of records that are taken for compatible, in the order in which that began.
+        self._assumed: dict[tuple[str, str], None] = {}
+        #: Pairs of records that are not compatible, and why.
+        self._failed: dict[tuple[str, str], str] = {}
 
     def problem(self) -> str | None:
         return self._compare(self._writer, self._reader, "")
 
     def _compare(self, writer: AvroSchema, reader: AvroSchema, path: str) -> str | None:
         self._comparisons.count()
-        writer = self._writer_names.get(writer, writer) if isinstance(writer, str) else writer
-        reader = self._reader_names.get(reader, reader) if isinstance(reader, str) else reader
+        writer, reader = _defined(writer, self._writer_names), _defined(reader, self._reader_names)
         if isinstance(writer, list):
             for branch in writer:
                 problem = self._compare(branch, reader, path)
@@ -117,25 +124,45 @@ class _Resolution:
             if reader_kind in _PROMOTIONS.get(writer_kind, frozenset()):
                 return None
             return f"{path or 'the schema'}: {writer_kind} cannot be read as {reader_kind}"
-        if writer_kind == "record":
+        if writer_kind in _NAMED:
+            return self._compare_named(writer, reader, path)
+        if writer_kind == "array":
+            return self._compare(writer.get("items"), reader.get("items"), path + "[]")
+        if writer_kind == "map":
+            return self._compare(writer.get("values"), reader.get("values"), path + "{}")
+        return None
+
+    def _compare_named(self, writer: AvroSchema, reader: AvroSchema, path: str) -> str | None:
+        kind = writer["type"]
+        if not _same_name(writer, reader):
+            return f"{path or 'the schema'}: {kind} {writer['name']} cannot be read as {reader['name']}"
+        if kind == "record":
             return self._compare_records(writer, reader, path)
-        if writer_kind == "enum":
+        if kind == "enum":
             missing = set(writer.get("symbols", ())) - set(reader.get("symbols", ()))
             if missing and "default" not in reader:
                 return f"{path or 'the schema'}: enum symbols {sorted(missing)} are unknown to the reader"
-        elif writer_kind == "array":
-            return self._compare(writer.get("items"), reader.get("items"), path + "[]")
-        elif writer_kind == "map":
-            return self._compare(writer.get("values"), reader.get("values"), path + "{}")
-        elif writer_kind == "fixed" and writer.get("size") != reader.get("size"):
+        elif writer.get("size") != reader.get("size"):
             return f"{path or 'the schema'}: fixed of {writer.get('size')} bytes read as {reader.get('size')}"
         return None
 
     def _compare_records(self, writer: AvroSchema, reader: AvroSchema, path: str) -> str | None:
-        pair = (str(writer.get("name")), str(reader.get("name")))
-        if pair in self._seen:
+        """Compare two records; one that has itself as a part is taken for compatible there, until it is not."""
+        pair = (writer["name"], reader["name"])
+        if pair in self._failed:
+            return self._failed[pair]
+        if pair in self._assumed:
             return None
-        self._seen.add(pair)
+        self._assumed[pair] = None
+        problem = self._compare_fields(writer, reader, path)
+        if problem is not None:
+            # The pairs that were found to be compatible since then may rest on it.
+            while self._assumed.popitem()[0] != pair:
+                pass
+            self._failed[pair] = problem
+        return problem
+
+    def _compare_fields(self, writer: AvroSchema, reader: AvroSchema, path: str) -> str | None:
         written = {field["name"]: field for field in writer.get("fields", ())}
         for field in reader.get("fields", ()):
             name = field["name"]
@@ -163,17 +190,46 @@ def _kind(schema: AvroSchema) -> str:
     return "union" if isinstance(schema, list) else str(schema)
 
 
-def _collect_names(schema: AvroSchema, names: dict[str, AvroSchema]) -> None:
+def _same_name(writer: AvroSchema, reader: AvroSchema) -> bool:
+    """Return whether named types match: by their names without namespaces, or by one that the reader had before."""
+    if writer["name"].rpartition(".")[2] == reader["name"].rpartition(".")[2]:
+        return True
+    return writer["name"] in reader["aliases"]
+
+
+def _defined(schema: AvroSchema, names: dict[str, AvroSchema]) -> AvroSchema:
+    """Return what a name stands for; one that is in no namespace may be used in all of them."""
+    if not isinstance(schema, str) or schema in _PRIMITIVES:
+        return schema
+    return names.get(schema) or names.get(schema.rpartition(".")[2], schema)
+
+
+def _full(name: object, namespace: str) -> str:
+    text = str(name)
+    return f"{namespace}.{text}" if namespace and "." not in text else text
+
+
+def _resolved(schema: AvroSchema, namespace: str, names: dict[str, AvroSchema]) -> AvroSchema:
+    """Return a schema with full names, where ``namespace`` is the one around it; add the types that have ``names``."""
+    if isinstance(schema, str):
+        return schema if schema in _PRIMITIVES else _full(schema, namespace)
     if isinstance(schema, list):
-        for branch in schema:
-            _collect_names(branch, names)
-    elif isinstance(schema, dict):
-        if schema.get("type") in ("record", "enum", "fixed") and "name" in schema:
-            names[schema["name"]] = schema
-            if "namespace" in schema:
-                names[f"{schema['namespace']}.{schema['name']}"] = schema
-        for field in schema.get("fields", ()) if isinstance(schema.get("fields"), list) else ():
-            _collect_names(field.get("type"), names)
-        for part in ("items", "values", "type"):
-            if isinstance(schema.get(part), dict | list):
-                _collect_names(schema[part], names)
+        return [_resolved(branch, namespace, names) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if not isinstance(kind, str):
+        return _resolved(kind, namespace, names)
+    if kind in _NAMED:
+        own = schema.get("namespace", namespace)
+        name = _full(schema.get("name", ""), own if isinstance(own, str) else "")
+        inside = name.rpartition(".")[0]
+        aliases = schema.get("aliases", ())
+        made = schema | {"name": name, "aliases": [_full(each, inside) for each in aliases]}
+        names[name] = made
+        if kind == "record":
+            fields = schema.get("fields", ())
+            made["fields"] = [field | {"type": _resolved(field.get("type"), inside, names)} for field in fields]
+        return made
+    inner = {part: _resolved(schema[part], namespace, names) for part in ("items", "values") if part in schema}
+    return schema | inner if inner or kind in _PRIMITIVES else _resolved(kind, namespace, names)
