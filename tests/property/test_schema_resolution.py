@@ -1,4 +1,4 @@
-"""Which schemas can read each other's data, compared with a library of Avro that resolves values of every branch."""
+"""Schemas that can read each other's data, compared with a library of Avro that resolves values of every branch."""
 
 from __future__ import annotations
 

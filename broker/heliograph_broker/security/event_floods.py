@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 _WHILE_S: Final = 10.0
 _MOST: Final = 10
 _MOST_KEYS: Final = 1024
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 class EventFlood:
@@ -21,7 +23,25 @@ class EventFlood:
         self._until = 0.0
         self._events = 0
 
-    def count(self) -> tuple[bool, int]:
+    def log(
+        self,
+        write: Callable[..., object],
+        event: str,
+        further: str,
+        about: Mapping[str, object] = _NOTHING,
+        **fields: object,
+    ) -> None:
+        """Count an event, and log it by ``write`` unless there were many just now, with ``about`` and its own fields.
+
+        The number of those that a while before left out is logged as ``further``, with ``about``.
+        """
+        logged, left_out = self._count()
+        if left_out:
+            write(further, number=left_out, **about)
+        if logged:
+            write(event, **about, **fields)
+
+    def _count(self) -> tuple[bool, int]:
         """Count an event. Return whether to log it, and how many of the while that has just ended were not logged."""
         now = self._now()
         left_out = 0
@@ -41,10 +61,10 @@ class EventFloods:
         self._now = now
         self._floods: OrderedDict[str, EventFlood] = OrderedDict()
 
-    def count(self, key: str) -> tuple[bool, int]:
-        """As :meth:`EventFlood.count`, of the events of a key."""
+    def of(self, key: str) -> EventFlood:
+        """Return the flood of the events of a key."""
         flood = self._floods.setdefault(key, EventFlood(self._now))
         self._floods.move_to_end(key)
         if len(self._floods) > _MOST_KEYS:
             self._floods.popitem(last=False)
-        return flood.count()
+        return flood

@@ -210,11 +210,15 @@ class Acceptor:
 
     def _note_failure(self, address: str, reason: str, error: str) -> None:
         """Log why a connection failed, unless many have just now: unknown clients can fail as often as they want."""
-        logged, left_out = self._failures.count()
-        if left_out:
-            log.info("further connections failed", port=self.port, number=left_out)
-        if logged:
-            log.info("connection setup failed", client=address, reason=reason, error=error)
+        self._failures.log(
+            log.info,
+            "connection setup failed",
+            "further connections failed",
+            {"port": self.port},
+            client=address,
+            reason=reason,
+            error=error,
+        )
 
     def _refuse(self, connection: socket.socket, reason: str) -> None:
         """End a connection; without TLS, its client gets the reason."""

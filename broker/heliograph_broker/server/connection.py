@@ -49,6 +49,7 @@ _CLOCK_EVERY = 16
 #: Reasons for not reading from a connection: its client does not read, or others have their turn.
 _UNREAD = "answers wait unread"
 _TURN = "others have their turn"
+_ABORTING = "aborting connection"
 #: Commands that are cheap, and that a client sends for every message or every few.
 _FREQUENT = frozenset(
     {_SEND, wire.BaseCommand.ACK, wire.BaseCommand.FLOW, wire.BaseCommand.PING, wire.BaseCommand.PONG}
@@ -308,13 +309,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _note_abort(self, reason: str) -> None:
         """Log it; of clients that have not connected, which may be as many as they want, a few in a while."""
-        if not self.connected:
-            logged, left_out = self.listener.unconnected_aborts.count()
-            if left_out:
-                log.info("aborted further connections", number=left_out)
-            if not logged:
-                return
-        log.info("aborting connection", client=self.address, reason=reason)
+        if self.connected:
+            log.info(_ABORTING, client=self.address, reason=reason)
+        else:
+            self.listener.unconnected_aborts.log(
+                log.info, _ABORTING, "aborted further connections", client=self.address, reason=reason
+            )
 
     def silent_s(self, now: float) -> float:
         """Return the time (s) since the last sign of life from the client; 0 while the broker makes it wait."""

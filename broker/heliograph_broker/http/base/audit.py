@@ -26,6 +26,7 @@ from .operations import operation_of
 #: A logger of its own, so that its lines can be told apart from the broker's by a field, too.
 log = structlog.get_logger("heliograph.audit", log="audit")
 
+_EVENT: Final = "administration"
 #: Statuses of requests that nothing was done for.
 _WITHOUT_RIGHT: Final = frozenset({401, 403})
 _CHANGING: Final = frozenset({"POST", "PUT", "DELETE", "PATCH"})
@@ -42,17 +43,15 @@ def audit_log(now: Callable[[], float]) -> Middleware:
     refused = EventFloods(now)
 
     def log_outcome(request: web.Request, status: int) -> None:
+        identity = request.get(IDENTITY)
+        role = identity.role if identity is not None else ""
         admission = request.get(ADMISSION)
         unadmitted = admission is not None and not admission.given
         if unadmitted or status in _WITHOUT_RIGHT or request.match_info.http_exception is not None:
-            identity = request.get(IDENTITY)
-            role = identity.role if identity is not None else ""
-            logged, left_out = refused.count(role)
-            if left_out:
-                log.info("further requests refused", role=role, number=left_out)
-            if not logged:
-                return
-        _log(request, status)
+            flood = refused.of(role)
+            flood.log(log.info, _EVENT, "further requests refused", {"role": role}, **_described(request, status))
+        else:
+            log.info(_EVENT, role=role, **_described(request, status))
 
     @web.middleware
     async def audited(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -72,22 +71,21 @@ def audit_log(now: Callable[[], float]) -> Middleware:
     return audited
 
 
-def _log(request: web.Request, status: int) -> None:
+def _described(request: web.Request, status: int) -> dict[str, object]:
+    """Return the fields of a request's line but for the role."""
     identity = request.get(IDENTITY)
     described = operation_of(request.match_info.handler)
     known = [each.name for each in described.query] if described is not None else []
-    log.info(
-        "administration",
-        role=identity.role if identity is not None else "",
-        authentication=identity.method if identity is not None else "",
-        via=identity.via if identity is not None else "",
-        method=request.method,
-        path=_path(request),
-        query={name: request.query[name] for name in known if name in request.query},
-        address=request.remote or "",
+    return {
+        "authentication": identity.method if identity is not None else "",
+        "via": identity.via if identity is not None else "",
+        "method": request.method,
+        "path": _path(request),
+        "query": {name: request.query[name] for name in known if name in request.query},
+        "address": request.remote or "",
         # 0: the client was gone before it was answered.
-        status=status,
-    )
+        "status": status,
+    }
 
 
 def _path(request: web.Request) -> str:

@@ -32,16 +32,16 @@ class RequestErrors(logging.Logger):
         error = record.exc_info[1] if record.exc_info else None
         client = record.args[0] if record.msg == _WITH_ADDRESS and isinstance(record.args, tuple) else ""
         if isinstance(error, HttpProcessingError):
-            logged, left_out = self._malformed.count()
-            if left_out:
-                log.info("further malformed requests", number=left_out)
-            if logged:
-                log.info("malformed request", client=client, kind=type(error).__name__)
+            self._malformed.log(
+                log.info, "malformed request", "further malformed requests", client=client, kind=type(error).__name__
+            )
         elif isinstance(error, ConnectionError):
-            logged, left_out = self._left.count()
-            if left_out:
-                log.info("further clients left during their requests", number=left_out)
-            if logged:
-                log.info("client left during its request", client=client, error=str(error) or type(error).__name__)
+            self._left.log(
+                log.info,
+                "client left during its request",
+                "further clients left during their requests",
+                client=client,
+                error=str(error) or type(error).__name__,
+            )
         else:
             log.error(record.getMessage(), exc_info=record.exc_info)

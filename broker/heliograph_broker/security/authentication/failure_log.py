@@ -20,8 +20,10 @@ class FailureLog:
 
     def note(self, client: str, detail: str) -> None:
         """Log that the client at this address was not authenticated, unless there were many just now."""
-        logged, left_out = self._flood.count()
-        if left_out:
-            log.warning("further clients were not authenticated", number=left_out)
-        if logged:
-            log.warning("client not authenticated", client=client, reason=detail)
+        self._flood.log(
+            log.warning,
+            "client not authenticated",
+            "further clients were not authenticated",
+            client=client,
+            reason=detail,
+        )
