@@ -160,20 +160,20 @@ class BrokerSession:
 
         It contains all changes this session made before the call.
         """
-        return await self._listed(max(since, self._changed_at, self._role_changed_at))
+        return await self._listed_since(max(since, self._changed_at, self._role_changed_at))
 
     async def listing_of_role(self, role: str, since: float) -> Listing:
         """Return a listing as :meth:`listing` does, which may lack this session's changes of other roles.
 
         One for each change would make the work for many Users quadratic.
         """
-        return await self._listed(max(since, self._changed_at, self._roles_changed.get(role, 0.0)))
+        return await self._listed_since(max(since, self._changed_at, self._roles_changed.get(role, 0.0)))
 
     async def recent_listing_of_role(self, role: str) -> Listing:
         """Return a listing that is at most ``FRESH_S`` old, as :meth:`listing_of_role` does."""
         return await self.listing_of_role(role, self._fresh_since())
 
-    async def _listed(self, since: float) -> Listing:
+    async def _listed_since(self, since: float) -> Listing:
         if self._listing is not None and self._listing.at >= since and self.reachable:
             return self._listing
         async with self._listing_lock:
