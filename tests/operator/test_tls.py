@@ -6,7 +6,7 @@ import base64
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,7 @@ _WITHIN_S: Final = 240.0
 CLOSED: Final = {"authentication": {"enabled": True}}
 SIGNING_KEY, PUBLISHED = "main-token-signing-key", "main-token-keys"
 _LONG_AGO: Final = "2026-01-01T00:00:00Z"
+_PUBLISH_AND_CONSUME: Final = ({"namespace": "public/default", "actions": ["produce", "consume"]},)
 
 #: Prints the certificate that a server shows to a client that verifies it by the authorities of a file.
 _SHOWN: Final = """
@@ -67,6 +68,37 @@ while len(received) < sent:
     received[int(message.data())] = True
 assert list(received) == list(range(sent)), list(received)
 print("received", sent)
+client.close()
+"""
+
+#: Consumes as many messages as are named, as the run of an archive does that is given these URLs and mounts the Secret.
+_RUN: Final = """
+import pathlib, sys, pulsar
+url, mounted, topic, count = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+client = pulsar.Client(
+    url,
+    authentication=pulsar.AuthenticationToken((mounted / "token").read_text()),
+    tls_trust_certs_file_path=str(mounted / "ca.crt"),
+    tls_validate_hostname=True,
+    operation_timeout_seconds=60,
+)
+consumer = client.subscribe(topic, "heliograph-archive")
+print("received", ",".join(consumer.receive(60_000).data().decode() for _ in range(count)))
+client.close()
+"""
+_PRODUCE: Final = """
+import pathlib, sys, pulsar
+mounted = pathlib.Path(sys.argv[1])
+client = pulsar.Client(
+    (mounted / "uri").read_text(),
+    authentication=pulsar.AuthenticationToken((mounted / "token").read_text()),
+    tls_trust_certs_file_path=str(mounted / "ca.crt"),
+    tls_validate_hostname=True,
+    operation_timeout_seconds=60,
+)
+producer = client.create_producer(sys.argv[2])
+for message in sys.argv[3:]:
+    producer.send(message.encode())
 client.close()
 """
 
@@ -116,11 +148,12 @@ class Served:
         data = self.brokers.get("secret", name)["data"]
         return {entry: base64.b64decode(text).decode() for entry, text in data.items()}
 
-    def user(self, name: str, validity: str = "30d") -> Path:
-        """Apply a User that may publish and consume; return the directory with its Secret, when that is there."""
-        permissions = [{"namespace": "public/default", "actions": ["produce", "consume"]}]
+    def user(
+        self, name: str, validity: str = "30d", permissions: Sequence[Mapping[str, Any]] = _PUBLISH_AND_CONSUME
+    ) -> Path:
+        """Apply a User, that may publish and consume; return the directory with its Secret, when that is there."""
         proof = [{"token": {"validity": validity}}]
-        spec = {"clusterRef": {"name": "main"}, "authentication": proof, "permissions": permissions}
+        spec = {"clusterRef": {"name": "main"}, "authentication": proof, "permissions": list(permissions)}
         self.brokers.resources.apply("User", name, spec)
         self.brokers.resources.wait_ready("User", name)
         return self.mount(f"{name}-token")
@@ -177,9 +210,9 @@ class Served:
 
 
 @contextmanager
-def operator(cluster: Cluster, images: Images, namespace: str, directory: Path) -> Iterator[Served]:
+def operator(cluster: Cluster, images: Images, namespace: str, directory: Path, *arguments: str) -> Iterator[Served]:
     image = ("--broker-image", images["broker"], "--operator-namespace", namespace, "--lease", "operator")
-    process = OperatorInNetwork(directory / "operator.log", cluster, namespace, *image)
+    process = OperatorInNetwork(directory / "operator.log", cluster, namespace, *image, *arguments)
     resources = Resources(cluster, namespace)
     process.launch()
     try:
@@ -297,3 +330,35 @@ def test_a_client_goes_on_while_the_operators_authority_is_replaced(
         finally:
             client.kill()
             client.wait()
+
+
+def test_the_runs_of_an_archive_come_in_where_there_is_no_port_without_tls(
+    cluster: Cluster, images: Images, definitions: None, kube_namespace: str, tmp_path: Path
+) -> None:
+    with operator(cluster, images, kube_namespace, tmp_path, "--archives") as served:
+        brokers, resources, topic = served.brokers, served.brokers.resources, "persistent://shop/payments/orders"
+        archives = {"archives": {"enabled": True, "volumeClaims": ["files"]}}
+        resources.apply("BrokerCluster", "main", {**SPEC, **CLOSED, **archives, "tls": {"enabled": True, "only": True}})
+        resources.wait_ready("BrokerCluster", "main", within_s=_WITHIN_S)
+        resources.family(
+            archive={"schedule": "0 3 1 1 *", "path": "/archive/shop", "volumeClaimRef": {"name": "files"}}
+        )
+        client = served.user("billing", permissions=[{"namespace": "shop/payments", "actions": ["produce"]}])
+        cluster.run_in_netns(sys.executable, "-c", _PRODUCE, str(client), topic, "1", "2")
+        served.wait("the CronJob is there", lambda: brokers.get("cronjob", "orders-archive"))
+        pod = brokers.get("cronjob", "orders-archive")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        given = dict(each.split("=", 1) for each in pod["containers"][0]["args"] if "=" in each)
+        assert given["--admin-url"] == f"https://{served.host('main-admin')}:8443"
+        assert {"secretName": "orders-archive-token"}.items() <= pod["volumes"][-1]["secret"].items()
+        run = (sys.executable, "-c", _RUN, given["--service-url"], str(served.mount("orders-archive-token")), topic)
+        assert "received 1,2" in cluster.run_in_netns(*run, "2").splitlines()
+        # The next authority is in the Secret of the runs as soon as it is published.
+        first = served.copy_authorities()
+        brokers.kubectl("delete", "secret", "main-tls-authority")
+        served.wait_for_secrets("two authorities are published", lambda: served.copy_authorities() != first)
+        served.wait(
+            "the runs have both", lambda: served.secret("orders-archive-token")["ca.crt"] == served.copy_authorities()
+        )
+        assert first in served.copy_authorities()
+        served.mount("orders-archive-token")
+        assert "received 1,2" in cluster.run_in_netns(*run, "2").splitlines()
