@@ -16,7 +16,7 @@ import pytest
 from tests.support.certificates import Authority, CertificateFiles, MountedCertificate
 from tests.support.clients import fresh_name
 from tests.support.polling import eventually
-from tests.support.rotation_clients import PROGRAMS, RotationClient
+from tests.support.rotation_clients import PROGRAMS, RotationClient, runnable
 from tests.support.tls_broker import TlsBroker, frames_of
 from tests.support.tokens import Signer
 from tests.support.wire_client import Type, encode
@@ -121,12 +121,7 @@ class Rotation:
 def finished(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> dict[str, RotationClient]:
     """The clients, after everything was replaced and they have received all that they had sent."""
     directory = tmp_path_factory.mktemp("rotation")
-    programs = {}
-    for language, compiled in PROGRAMS.items():
-        try:
-            programs[language] = compiled(directory)
-        except pytest.skip.Exception:
-            continue
+    programs = runnable(directory)
     rotation = Rotation(directory, signer)
     with ExitStack() as stack:
         stack.enter_context(rotation.broker)

@@ -38,8 +38,9 @@ class OidcIssuer:
     """Use it with ``with``. ``name`` is its issuer (default: its URL); with ``authority`` it speaks TLS.
 
     ``requests`` counts requests by path. ``clients`` are those it issues tokens to at its token endpoint, with their
-    secrets. ``bearer``, if it is set, is required of every request. ``answers`` replaces
-    the answer of a path; ``changes`` are members of the discovery document.
+    secrets; such a token is valid for ``valid_s`` seconds, and ``issued`` counts them by client. ``bearer``, if it is
+    set, is required of every request. ``answers`` replaces the answer of a path; ``changes`` are members of the
+    discovery document.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class OidcIssuer:
         self._open: asyncio.Event
         self._tls: ssl.SSLContext | None = None
         self.requests: Counter[str] = Counter()
+        self.issued: Counter[str] = Counter()
+        self.valid_s = VALID_S
         self.bearer = ""
         self.clients: dict[str, str] = {}
         self.answers: dict[str, Callable[[], web.Response]] = {}
@@ -133,8 +136,10 @@ class OidcIssuer:
         client = str(form.get("client_id"))
         if form.get("grant_type") != "client_credentials" or self.clients.get(client) != form.get("client_secret"):
             return web.json_response({"error": "invalid_client"}, status=401)
-        token = self.token(client, aud=form.get("audience", AUDIENCE)).decode()
-        return web.json_response({"access_token": token, "token_type": "Bearer", "expires_in": VALID_S})
+        ends_s = self._now_s() + self.valid_s
+        token = self.token(client, aud=form.get("audience", AUDIENCE), exp=ends_s).decode()
+        self.issued[client] += 1
+        return web.json_response({"access_token": token, "token_type": "Bearer", "expires_in": self.valid_s})
 
     def add_client(self, client: str, secret: str) -> None:
         """Issue tokens to a client that has this secret."""

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -52,21 +53,31 @@ def _go(directory: Path) -> list[str]:
 PROGRAMS: Final[Mapping[str, Callable[[Path], list[str]]]] = {"python": _python, "java": _java, "go": _go}
 
 
+def runnable(directory: Path) -> dict[str, list[str]]:
+    """Compile the programs whose tools are there into a directory; return the beginnings of their commands."""
+    found = {}
+    for language, compiled in PROGRAMS.items():
+        with suppress(pytest.skip.Exception):
+            found[language] = compiled(directory)
+    return found
+
+
 class RotationClient:
     """The process of a client, and the lines that it has printed: what it did, and the number of the message.
 
-    ``arguments`` are the address, the file of the authorities that it trusts, its topic, and the file of its token or
-    those of its certificate and key.
+    ``arguments`` are the address, the file of the authorities that it trusts, its topic, and the file of its token,
+    those of its certificate and key, or an issuer's URL with the files of its authority and of the client's credentials
+    there.
     """
 
-    def __init__(self, command: list[str], *arguments: str | Path) -> None:
+    def __init__(self, command: list[str], *arguments: str | Path, **environment: str) -> None:
         self._process = subprocess.Popen(
             [*command, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path])},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path])} | environment,
         )
         self.numbers: dict[str, list[int]] = {"asked": [], "sent": [], "received": []}
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._read, self._read_errors)]

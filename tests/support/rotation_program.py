@@ -1,11 +1,13 @@
 """The Python client that sends and receives numbers while a test replaces everything that secures its broker.
 
-``python -m tests.support.rotation_program SERVICE-URL TRUSTED TOPIC TOKEN-FILE``, or ``… TOPIC CERTIFICATE KEY``, until
-its input ends. It prints a line for each token, receipt and message, as those in Java and Go do.
+``python -m tests.support.rotation_program SERVICE-URL TRUSTED TOPIC TOKEN-FILE``, or ``… TOPIC CERTIFICATE KEY``, or
+``… TOPIC ISSUER ISSUER-TRUSTED CREDENTIALS``, until its input ends. It prints a line for each token of a file, receipt
+and message, as those in Java and Go do.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -13,6 +15,8 @@ import time
 from pathlib import Path
 
 import pulsar
+
+from tests.support.oidc_issuer import AUDIENCE
 
 _PAUSE_S = 0.001
 _printing = threading.Lock()
@@ -26,6 +30,10 @@ def _say(kind: str, number: int) -> None:
 def _authentication(files: list[str]) -> pulsar.Authentication:
     if len(files) == 2:
         return pulsar.AuthenticationTLS(*files)
+    if len(files) == 3:
+        issuer, _, credentials = files
+        settings = {"issuer_url": issuer, "private_key": credentials, "audience": AUDIENCE}
+        return pulsar.AuthenticationOauth2(json.dumps(settings))
 
     def supply() -> str:
         token = Path(files[0]).read_text().strip()

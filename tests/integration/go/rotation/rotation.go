@@ -1,6 +1,6 @@
 // Sends numbers and receives them while a test replaces everything that secures the broker, until its input ends:
-// rotation SERVICE-URL TRUSTED TOPIC TOKEN-FILE, or … TOPIC CERTIFICATE KEY. Prints a line for each token, receipt and
-// message.
+// rotation SERVICE-URL TRUSTED TOPIC TOKEN-FILE, or … TOPIC CERTIFICATE KEY, or … TOPIC ISSUER ISSUER-TRUSTED CREDENTIALS,
+// whose authority SSL_CERT_FILE names. Prints a line for each token of a file, receipt and message.
 package main
 
 import (
@@ -36,8 +36,14 @@ func must[T any](value T, err error) T {
 }
 
 func authentication(files []string) pulsar.Authentication {
-	if len(files) == 2 {
+	switch len(files) {
+	case 2:
 		return pulsar.NewAuthenticationTLS(files[0], files[1])
+	case 3:
+		return pulsar.NewAuthenticationOAuth2(map[string]string{
+			"type": "client_credentials", "issuerUrl": files[0], "audience": "heliograph",
+			"privateKey": "file://" + files[2],
+		})
 	}
 	return pulsar.NewAuthenticationTokenFromSupplier(func() (string, error) {
 		token, err := os.ReadFile(files[0])

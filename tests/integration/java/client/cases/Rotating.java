@@ -2,6 +2,7 @@ package cases;
 
 import static cases.Broker.bytes;
 
+import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -13,11 +14,12 @@ import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.impl.auth.oauth2.AuthenticationFactoryOAuth2;
 
 /**
  * Sends numbers and receives them while a test replaces everything that secures the broker, until its input ends:
- * {@code Rotating SERVICE-URL TRUSTED TOPIC TOKEN-FILE}, or {@code … TOPIC CERTIFICATE KEY}. Prints a line for each token,
- * receipt and message.
+ * {@code Rotating SERVICE-URL TRUSTED TOPIC TOKEN-FILE}, or {@code … TOPIC CERTIFICATE KEY}, or
+ * {@code … TOPIC ISSUER ISSUER-TRUSTED CREDENTIALS}. Prints a line for each token of a file, receipt and message.
  */
 final class Rotating {
   private static volatile boolean ended;
@@ -39,9 +41,16 @@ final class Rotating {
 
   public static void main(String[] arguments) throws Exception {
     String topic = arguments[2];
-    Authentication authentication = arguments.length == 4
-        ? AuthenticationFactory.token(() -> token(arguments[3]))
-        : AuthenticationFactory.TLS(arguments[3], arguments[4]);
+    Authentication authentication = switch (arguments.length) {
+      case 4 -> AuthenticationFactory.token(() -> token(arguments[3]));
+      case 5 -> AuthenticationFactory.TLS(arguments[3], arguments[4]);
+      default -> AuthenticationFactoryOAuth2.clientCredentialsBuilder()
+          .issuerUrl(URI.create(arguments[3]).toURL())
+          .trustCertsFilePath(arguments[4])
+          .credentialsUrl(Path.of(arguments[5]).toUri().toURL())
+          .audience("heliograph")
+          .build();
+    };
     PulsarClient client = PulsarClient.builder().serviceUrl(arguments[0]).tlsTrustCertsFilePath(arguments[1])
         .enableTlsHostnameVerification(true).autoCertRefreshSeconds(1).authentication(authentication).build();
     Consumer<byte[]> consumer = client.newConsumer().topic(topic).subscriptionName("s").subscribe();
