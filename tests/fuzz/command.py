@@ -92,9 +92,8 @@ def _fuzz(names: Sequence[str], given: argparse.Namespace, limits: Limits) -> in
         started = time.monotonic()
         progress = fuzz(name, given.work, limits, given.seed, report)
         took = round(time.monotonic() - started)
-        ended = totals.Run(
-            name, progress.executions, progress.branches, took, features=progress.features, failed=progress.failed
-        )
+        defect = progress.finding is not None
+        ended = totals.Run(name, progress.executions, progress.branches, took, progress.features, defect)
         totals.add(given.work, ended)
         report(progress)
         if progress.failed:

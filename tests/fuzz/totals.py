@@ -13,15 +13,15 @@ _FILE = "runs.jsonl"
 class Run(msgspec.Struct):
     """One run of one target: the inputs that ran, what all of them reached, its time (s), whether it found a defect.
 
-    It ends with the first defect.
+    It ends with the first defect, or because its process was ended.
     """
 
     target: str
     executions: int
     branches: int
     seconds: int
-    failed: bool = False
     features: int = 0
+    defect: bool = False
 
 
 def add(root: Path, run: Run) -> None:
@@ -58,4 +58,4 @@ def table(runs: Iterable[Run], names: Sequence[str]) -> str:
 
 def _sums(runs: Sequence[Run]) -> tuple[str, int, str]:
     executions, seconds = sum(run.executions for run in runs), sum(run.seconds for run in runs)
-    return f"{executions:,}", sum(run.failed for run in runs), f"{seconds / 60:.1f}"
+    return f"{executions:,}", sum(run.defect for run in runs), f"{seconds / 60:.1f}"

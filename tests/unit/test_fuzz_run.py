@@ -54,8 +54,8 @@ def test_kept_inputs_are_lines_in_the_order_of_their_sizes(tmp_path: Path, monke
 
 def test_runs_are_kept_and_added_up(tmp_path: Path) -> None:
     assert totals.load(tmp_path) == []
-    for executions, branches, failed in ((1000, 7, False), (500, 9, True)):
-        run = totals.Run("names", executions, branches, 90, features=2 * branches, failed=failed)
+    for executions, branches, defect in ((1000, 7, False), (500, 9, True)):
+        run = totals.Run("names", executions, branches, 90, 2 * branches, defect)
         totals.add(tmp_path / "work", run)
     lines = totals.table(totals.load(tmp_path / "work"), ["names", "rest"]).splitlines()
     assert lines[2:] == [
