@@ -173,7 +173,25 @@ def test_the_first_command_must_be_connect(frame: str, splits: list[int], shared
 @given(size=st.integers(HANDSHAKE_FRAME_BYTES + 1, 0xFFFFFFFF), splits=SPLITS, shared=SHARED)
 def test_four_bytes_tell_that_a_frame_before_connect_is_too_large(size: int, splits: list[int], shared: int) -> None:
     expected = f"frame of {size} bytes before CONNECT, the largest allowed is {HANDSHAKE_FRAME_BYTES}"
-    assert read_stream(struct.pack(">I", size), splits, shared) == ([], expected)
+    handled, error = read_stream(struct.pack(">I", size), splits, shared)
+    assert handled == []
+    assert error is not None
+    # What follows names the protocol that begins with these bytes, if it is one.
+    assert error.partition(";")[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("begins", "words"),
+    [
+        (b"\x16\x03\x01\x02\x00", "the client speaks TLS, and this port does not: its URL begins with pulsar://"),
+        (b"GET /metrics HTTP/1.1\r\n", "the client speaks HTTP, which has a port of its own"),
+    ],
+)
+def test_the_protocol_is_named_that_a_client_speaks_instead(begins: bytes, words: str) -> None:
+    handled, error = read_stream(begins, [64], 1024)
+    assert handled == []
+    assert error is not None
+    assert words in error
 
 
 @settings(EXAMPLES, max_examples=600)

@@ -15,6 +15,10 @@ from .wire_pb2 import BaseCommand
 #: The largest frame (bytes) up to and including CONNECT: credentials have a few KiB.
 HANDSHAKE_FRAME_BYTES = 8 * 1024
 
+#: How a client of another protocol begins: the type and the major version of a TLS record, or a method.
+_TLS_HANDSHAKE = b"\x16\x03"
+_HTTP_METHODS = (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE", b"OPTI")
+
 #: The type of a command, the command, and the entry that follows it, which is empty for most commands.
 ReceivedFrame = tuple[int, BaseCommand, bytes]
 
@@ -95,5 +99,18 @@ class FrameReader:
         limit = self._limit
         if total > limit:
             when = "" if self._connected else " before CONNECT"
-            raise FrameError(f"frame of {total} bytes{when}, the largest allowed is {limit}")
+            other = "" if self._connected else _other_protocol(total)
+            raise FrameError(f"frame of {total} bytes{when}, the largest allowed is {limit}{other}")
         return limit
+
+
+def _other_protocol(begins: int) -> str:
+    """Return what a client speaks whose first four bytes are of another protocol, and what is right; else nothing."""
+    first = begins.to_bytes(4, "big")
+    if first[:2] == _TLS_HANDSHAKE:
+        return (
+            "; the client speaks TLS, and this port does not: its URL begins with pulsar://, or needs the port for TLS"
+        )
+    if first in _HTTP_METHODS:
+        return "; the client speaks HTTP, which has a port of its own"
+    return ""

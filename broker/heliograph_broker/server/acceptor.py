@@ -20,6 +20,7 @@ from heliograph_broker.security.event_floods import EventFlood
 
 from .connection_limits import ConnectionLimits
 from .encryption import serve_encrypted
+from .handshake_failures import handshake_failure
 from .handshake_turns import HandshakeTurns
 
 log = structlog.get_logger(__name__)
@@ -200,7 +201,7 @@ class Acceptor:
             elif isinstance(error, TimeoutError):
                 reason = "handshake"
             self._limits.cut(reason)
-            self._note_failure(address, reason or "left", _words(error))
+            self._note_failure(address, reason or "left", handshake_failure(error))
             end()
             connection.close()
         except BaseException:
@@ -242,10 +243,3 @@ class Acceptor:
     def _close_refused(self, connection: socket.socket) -> None:
         self._lingering.pop(connection, None)
         connection.close()
-
-
-def _words(error: OSError) -> str:
-    """Return what an error says; that of a timeout says nothing by itself."""
-    if isinstance(error, TimeoutError):
-        return "the TLS handshake was not completed in time"
-    return str(error) or type(error).__name__
