@@ -329,3 +329,28 @@ def test_mistakes_of_tls_are_answered_with_what_helps(
         ran = run(*command, *more, "--token-file", token_file)
         assert (ran.code, ran.err.count("\n")) == (1, 1), ran.err
         assert advice in ran.err
+
+
+def test_a_certificate_over_a_port_without_tls_is_answered_with_the_scheme(
+    encrypted: BrokerProcess, run: CommandLine, authority: Authority, tmp_path: Path
+) -> None:
+    shown: CertificateFiles = authority.issue(ADMIN).write(tmp_path, "client")
+    certificate = ("--client-cert", shown.certificate, "--client-key", shown.key)
+    for command, scheme in (
+        (["topics", "list", "--http-url", encrypted.http_url], "https://"),
+        (["produce", fresh_name(), "-m", "x", "--service-url", encrypted.service_url], "pulsar+ssl://"),
+    ):
+        ran = run(*command, *certificate)
+        assert ran.code == 1
+        assert f"the certificate {shown.certificate} is shown by TLS only; begin the URL with {scheme}" in ran.err
+
+
+def test_a_command_without_credentials_is_told_those_that_the_broker_takes(
+    encrypted: BrokerProcess, run: CommandLine
+) -> None:
+    for command in (
+        ["topics", "list", "--http-url", encrypted.http_url],
+        ["produce", fresh_name(), "-m", "x", "--service-url", encrypted.service_url],
+    ):
+        ran = run(*command)
+        assert "give a token with --token-file FILE or HELIOGRAPH_TOKEN_FILE or a certificate with" in ran.err

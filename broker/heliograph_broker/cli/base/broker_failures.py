@@ -18,16 +18,44 @@ _COUNTERPARTS: Final = {
     "pulsar": ("pulsar+ssl", 6651),
     "pulsar+ssl": ("pulsar", 6650),
 }
+#: The schemes without TLS.
+_PLAIN: Final = ("http", "pulsar")
+#: What a broker of Heliograph puts before the methods that are switched on, at the end of a reason.
+_VALID: Final = "valid here: "
+#: How to give a command credentials of these methods.
+_WAYS: Final = (
+    ({"token", "oidc"}, "a token with --token-file FILE or HELIOGRAPH_TOKEN_FILE"),
+    ({"tls"}, "a certificate with --client-cert FILE --client-key FILE"),
+)
+_PASSWORDS: Final = "basic"
 
 
 def refused_credentials(url: str, reason: str, credentials: Credentials) -> str:
     """Return the line for a broker that does not accept the credentials, for its ``reason``, or that requires some."""
+    scheme = urlsplit(url).scheme
+    if credentials.token is None and credentials.certificate is not None and scheme in _PLAIN:
+        other, port = _COUNTERPARTS[scheme]
+        return (
+            f"the broker at {url} requires credentials, and {credentials.described} is shown by TLS only; "
+            f"begin the URL with {other}:// (usual port: {port})"
+        )
     if shown := credentials.described:
         return f"the broker at {url} does not accept {shown}: {reason}"
-    return (
-        f"the broker at {url} requires credentials, and this command has none; "
-        "give a token with --token-file FILE or HELIOGRAPH_TOKEN_FILE, or name a context with --context"
-    )
+    return f"the broker at {url} requires credentials, and this command has none; {_what_to_show(reason)}"
+
+
+def _what_to_show(reason: str) -> str:
+    """Return which credentials to give, by the methods that the broker's ``reason`` names; a token if it names none."""
+    listed = reason.partition(_VALID)[2].split(", ")
+    # Over HTTP, each method is followed by how a request shows it.
+    methods = {each.partition(" ")[0] for each in listed}
+    ways = [way for names, way in _WAYS if methods & names]
+    if not ways and _PASSWORDS in methods:
+        return (
+            f"the broker takes passwords only ({_PASSWORDS}), and the command line none: "
+            "switch on another method as well, such as --auth token"
+        )
+    return f"give {' or '.join(ways or [_WAYS[0][1]])}, or name a context with --context"
 
 
 def unreachable(text: str, mistake: TlsMistake | None, url: str, option: str, credentials: Credentials) -> str:
