@@ -40,6 +40,17 @@ def test_it_starts_with_authentication(broker_factory: Factory, tmp_path_factory
     broker_factory(arguments=["--bind", "0.0.0.0"], environment=environment).start()
 
 
+@pytest.mark.parametrize(("superusers", "warned"), [("", True), ("admin", False)])
+def test_it_says_when_nobody_may_administrate_it(
+    broker_factory: Factory, tmp_path_factory: pytest.TempPathFactory, superusers: str, warned: bool
+) -> None:
+    signer = Signer(tmp_path_factory.mktemp("key") / "secret.key")
+    broker = broker_factory(environment=signer.settings(superusers=superusers))
+    broker.start()
+    log = broker.log_path.read_text()
+    assert ("no role may create topics or grant rights: name a superuser" in log) is warned
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "localhost"])
 def test_it_starts_on_an_address_of_this_machine_only(broker_factory: Factory, host: str) -> None:
     broker_factory(arguments=["--bind", host]).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import structlog
 from heliograph_api.broker_config import BrokerConfig
 from heliograph_api.values.comma_separated import comma_separated
 
@@ -14,6 +15,8 @@ from heliograph_broker.messaging.topic.directory import Directory
 from .authentication.authenticator import Authenticator
 from .authentication.failure_log import FailureLog
 from .authorization.authorizer import Authorizer
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, frozen=True)
@@ -40,6 +43,12 @@ class Security:
 
         proxies, monitors = comma_separated(config.proxies), comma_separated(config.monitors)
         superusers, backups = comma_separated(config.superusers), comma_separated(config.backups)
+        if not superusers and not any(tenant.admin_roles for tenant in directory.tenants.values()):
+            log.warning(
+                "no role may create topics or grant rights: name a superuser",
+                setting="superusers",
+                option="--superuser",
+            )
         authenticator = Authenticator(
             providers_of(config, clock),
             anonymous_role=config.anonymous_role,

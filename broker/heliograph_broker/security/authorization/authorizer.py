@@ -195,4 +195,9 @@ def _no_administrator(role: str, on: Resource) -> str:
 
 def _no_grant(role: str, need: Need, on: Resource) -> str:
     where = f"{on.topic} or its namespace" if on.topic else f"namespace {on.namespace}"
-    return f"no grant of {_WANTED[need]} for role {role} on {where}; administrators of tenant {on.tenant} can grant it"
+    if need is Need.ADMIN:
+        # No request gives this action alone, as Pulsar has none for it.
+        granted = f"administrators of tenant {on.tenant} and superusers have it, and roles with the action admin"
+    else:
+        granted = f"administrators of tenant {on.tenant} and superusers can grant it"
+    return f"no grant of {_WANTED[need]} for role {role} on {where}; {granted}"

@@ -228,7 +228,14 @@ def test_a_proxy_without_a_client_has_not_even_an_identity(authorizer: Authorize
             Need.CONSUME,
             _topic("orders"),
             f"no grant of consume for role nobody on {ORDERS} or its namespace;"
-            " administrators of tenant shop can grant it",
+            " administrators of tenant shop and superusers can grant it",
+        ),
+        (
+            "nobody",
+            Need.ADMIN,
+            _topic("orders"),
+            f"no grant of administration for role nobody on {ORDERS} or its namespace;"
+            " administrators of tenant shop and superusers have it, and roles with the action admin",
         ),
         ("nobody", Need.ADMIN, on_tenant("shop"), "role nobody does not administer tenant shop"),
         ("nobody", Need.SUPERUSER, NOWHERE, "role nobody is not a superuser"),
