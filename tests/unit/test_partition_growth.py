@@ -156,3 +156,25 @@ def test_a_broker_that_stops_answers_who_waits(core: Core) -> None:
     core.restart()
     until_complete(core)
     assert there(core) == COUNT
+
+
+def test_a_client_may_use_a_partition_before_its_turn_also_at_the_tenants_limit(tmp_path: Path) -> None:
+    core = Core(tmp_path / "data", max_topics_per_tenant=COUNT)
+    core.broker.partitioned.create(NAME, COUNT)
+    core.topic(str(NAME.with_partition(COUNT - 1)))
+    until_complete(core)
+    core.broker.topics.delete(NAME.with_partition(0))
+    core.topic(str(NAME.with_partition(0)))
+    with pytest.raises(BrokerError, match="max_topics_per_tenant"):
+        core.topic("one")
+    core.close()
+
+
+def test_a_partition_that_is_to_come_cannot_be_created_without_the_subscriptions_of_the_others(core: Core) -> None:
+    core.broker.partitioned.create(NAME, 2)
+    create_subscription(core.broker, NAME, "all")
+    core.broker.partitioned.extend(NAME, COUNT)
+    with pytest.raises(Conflict):
+        core.broker.topics.create(NAME.with_partition(COUNT - 1))
+    until_complete(core)
+    assert subscriptions(core, COUNT - 1) == ["all"]

@@ -61,9 +61,9 @@ class Topics:
         if name.partition < 0:
             check_new_topic_name(self._broker.config, name)
             check_new_topics(directory, self._broker.policies, name, 1, partitioned=False)
-        check_topics(self._broker, name.tenant)
-        if str(name.base) in directory.growing:
+        if directory.is_to_come(name):
             return self._broker.growth.add_partition(name)
+        check_topics(self._broker, name.tenant)
         return self.add(name, {})
 
     def create(self, name: TopicName, properties: dict[str, str] | None = None) -> AnyTopic:
@@ -73,7 +73,7 @@ class Topics:
         """
         directory = self._directory
         directory.namespace(name.namespace_name)
-        if directory.exists(name):
+        if directory.exists(name) or directory.is_to_come(name):
             self.redeclared(name)
             raise Conflict("This topic already exists")
         check_new_topic_name(self._broker.config, name)

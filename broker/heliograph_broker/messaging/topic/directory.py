@@ -86,6 +86,10 @@ class Directory(LetterTopics):
         """Return how many partitions are still to be created of topics whose names begin with ``prefix``."""
         return sum(len(indexes) for name, indexes in self.growing.items() if name.startswith(prefix))
 
+    def is_to_come(self, name: TopicName) -> bool:
+        """Return whether this is a partition that is still to be created, and counts for limits already."""
+        return name.partition in self.growing.get(str(name.base), ())
+
     def missing_partitions(self, name: TopicName) -> list[int]:
         """Return the numbers of the partitions that were deleted one by one."""
         indexes = range(self.partitions_of(name))
