@@ -207,11 +207,13 @@ class Standalone:
         assert server is not None
         metrics = self.broker.metrics.http_connections
         within_s = self.config.handshake_timeout_s
+        # As long as on the binary port.
+        unread_s = 2 * self.config.keep_alive_interval_s
         # Administrators can connect even if clients have used up their descriptors.
         acceptor = Acceptor(
             self._loop,
             limits_of(self.config, metrics, of_reserve=0.75),
-            lambda ended, _: HttpConnection(server(), metrics, self._clock, within_s, ended),
+            lambda ended, below: HttpConnection(server(), metrics, self._clock, within_s, unread_s, ended, below),
             refusal,
             encryption,
         )

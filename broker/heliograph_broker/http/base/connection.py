@@ -1,7 +1,8 @@
 """One HTTP connection: counted, and aborted if its client sends no request in time. aiohttp handles the requests.
 
 A client whose certificate does not hold any more is cut when it sends more, and so is one that goes on sending much of
-a request that is answered already: aiohttp would read and drop everything that comes in ten seconds.
+a request that is answered already: aiohttp would read and drop everything that comes in ten seconds. One that takes
+nothing of its answers for a while is cut, too: aiohttp would keep them as long as the connection lives.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class HttpConnection(asyncio.Protocol):
     """Stands between a transport and aiohttp's ``handler``; ``ended`` is called once the connection is lost."""
 
     __slots__ = (
+        "_below",
         "_certificate",
         "_clock",
         "_deadline",
@@ -48,6 +50,8 @@ class HttpConnection(asyncio.Protocol):
         "_rest",
         "_rest_left",
         "_transport",
+        "_unread_s",
+        "_unread_timer",
         "_within_s",
     )
 
@@ -57,14 +61,23 @@ class HttpConnection(asyncio.Protocol):
         metrics: ConnectionMetrics,
         clock: Clock,
         within_s: float,
+        unread_s: float,
         ended: Callable[[], None],
+        below: asyncio.Transport | None = None,
     ) -> None:
+        """Wait ``within_s`` for the first request, and ``unread_s`` for a client that takes nothing of its answers.
+
+        ``below`` is the transport below TLS, None without TLS.
+        """
         self._handler = handler
         self._metrics = metrics
         self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._certificate = NO_CERTIFICATE
         self._within_s = within_s
+        self._unread_s = unread_s
+        self._unread_timer: asyncio.TimerHandle | None = None
+        self._below = below
         self._ended = ended
         self._deadline: asyncio.TimerHandle | None = None
         #: The last bytes of the first request's head, whose end they may begin.
@@ -143,13 +156,36 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._handler.pause_writing()
+        self._await_reader()
 
     def resume_writing(self) -> None:
+        self._cancel_reader()
         self._handler.resume_writing()
+
+    def _await_reader(self) -> None:
+        """Cut the connection if its client takes nothing from now on."""
+        self._cancel_reader()
+        loop = asyncio.get_running_loop()
+        self._unread_timer = loop.call_later(self._unread_s, self._check_reader, self._unread_bytes())
+
+    def _check_reader(self, before: int) -> None:
+        if self._unread_bytes() < before:
+            self._await_reader()
+        else:
+            self._cut("unread")
+
+    def _cancel_reader(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def _unread_bytes(self) -> int:
+        return sum(each.get_write_buffer_size() for each in (self._transport, self._below) if each is not None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
-        self._transport = None
+        self._cancel_reader()
+        self._transport = self._below = None
         try:
             self._handler.connection_lost(exc)
         finally:

@@ -177,9 +177,9 @@ class ConnectionMetrics:
         self.open = 0
         #: By the limit that was reached.
         self.refused = {"total": 0, "address": 0, "role": 0, "descriptors": 0}
-        #: By reason: no CONNECT or TLS handshake in time, silent, remaining data not read, connections held too much
-        #: memory, a TLS handshake that failed, a client's certificate that expired, a malformed or
-        #: too large frame, much of an HTTP request that was answered already, or a body that arrived too slowly.
+        #: By reason: no CONNECT or TLS handshake in time, silent, answers or remaining data not read, connections held
+        #: too much memory, a TLS handshake that failed, a client's certificate that expired, a malformed or too large
+        #: frame, much of an HTTP request that was answered already, or a body that arrived too slowly.
         reasons = ("handshake", "silent", "unread", "memory", "tls", "certificate", "malformed", "body", "slow")
         self.cut = dict.fromkeys(reasons, 0)
 
