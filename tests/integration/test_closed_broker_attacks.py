@@ -348,3 +348,27 @@ def test_unknown_clients_that_send_nothing_do_not_fill_the_log(impatient: Broker
             with pytest.raises(ConnectionEndedError):
                 client.read_frame()
     assert 0 < impatient.log_path.read_text().count("aborting connection") - before <= flood.most_lines()
+
+
+def test_a_header_that_says_who_a_client_is_comes_once(closed: BrokerProcess, signer: Signer) -> None:
+    """A front-end that adds its own to those of its client would leave the first one to the client."""
+    gate, admin = (f"Authorization: Bearer {signer.token(role)}\r\n" for role in ("gate", ADMIN))
+    first, second = (f"X-Original-Principal: {role}\r\n" for role in (ADMIN, "joe"))
+    for headers, status in (
+        (admin + admin, b"401"),
+        (gate + first + second, b"401"),
+        (admin + "X-Pulsar-Auth-Method-Name: token\r\n" * 2, b"401"),
+        (admin, b"200"),
+    ):
+        with http_socket(closed) as client:
+            client.sendall(f"GET /admin/v2/tenants HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode())
+            answer = client.recv(4096)
+            assert answer.split()[1] == status, headers
+            assert (b"is there more than once" in answer) == (status == b"401")
+
+
+def test_numbers_of_thousands_of_digits_are_no_defects_of_the_broker(closed: BrokerProcess, signer: Signer) -> None:
+    url = f"{closed.http_url}/admin/v2/schemas/public/default/orders/schema/{'9' * 5000}"
+    answer = ask(url, signer.token(ADMIN))
+    assert answer.status == 400
+    assert "version should be a number from 0 on" in answer.body["reason"]

@@ -38,6 +38,10 @@ def authentication(security: Security, activity: RoleActivity) -> Middleware:
     authenticator = security.authenticator
 
     async def identity_of(request: web.Request) -> Identity | None:
+        for header in ("Authorization", _METHOD, _ORIGINAL_PRINCIPAL):
+            if len(request.headers.getall(header, ())) > 1:
+                # A front-end that adds its own would be overruled by its client.
+                raise Unauthenticated(f"the header {header} is there more than once; valid: once")
         method, credentials = _shown(request)
         if not method and not security.authenticator.anonymous_role:
             return None

@@ -10,6 +10,7 @@ from heliograph_api.values.names import TopicName
 
 from heliograph_broker.http.base.context import BROKER, as_json, committed, required_body, topic_of
 from heliograph_broker.http.base.errors import ApiError
+from heliograph_broker.http.base.message_ids import number_in_path
 from heliograph_broker.http.base.operations import operation
 from heliograph_broker.messaging.base.records import SchemaRecord
 from heliograph_broker.messaging.schemas.schema_compatibility import FULL
@@ -113,10 +114,10 @@ def _document(record: SchemaRecord, version: int) -> SchemaAnswer:
 )
 async def get_schema(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
-    text = request.match_info.get("version")
-    if text is not None and not (text.isascii() and text.isdigit()):
-        raise ApiError(400, f"a schema version is a number from 0 on, not '{text}'")
-    found = broker.schemas.get(schema_key(topic_of(request)), None if text is None else int(text))
+    version = None
+    if "version" in request.match_info:
+        version = number_in_path(request, "version", "a number from 0 on")
+    found = broker.schemas.get(schema_key(topic_of(request)), version)
     if found is None:
         raise ApiError(404, "Schema not found")
     return as_json(_document(*found))
