@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -108,25 +109,41 @@ def test_the_commands_of_the_guide_work(tmp_path: Path) -> None:
     section = GUIDE.read_text(encoding="utf-8").partition("\n## TLS\n")[2].partition("\n## ")[0]
     scripts = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     [program] = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    begins, asks, issues = scripts
+    begins, asks, closes, asks_closed, issues = scripts
     made, _, started = begins.rpartition("heliograph standalone ")
     run_guide(["bash", "-euc", made + issues], tmp_path)
     arguments = [str(tmp_path / word) if word.endswith((".crt", ".key")) else word for word in started.split()]
     with BrokerProcess(
         tmp_path / "data", arguments=[*arguments, "--tls-client-ca", f"{tmp_path}/client-ca.crt"]
     ) as run:
-        run_guide(["bash", "-euc", asks.replace("8443", run.https_url.rpartition(":")[2])], tmp_path)
-        program = program.replace("6651", run.service_tls_url.rpartition(":")[2])
-        run_guide([sys.executable, "-c", program], tmp_path)
+        run_guide(["bash", "-euc", at_ports_of(run, asks)], tmp_path)
+        run_guide([sys.executable, "-c", at_ports_of(run, program)], tmp_path)
         billing = pulsar.AuthenticationTLS(f"{tmp_path}/billing.crt", f"{tmp_path}/billing.key")
         options = {"tls_trust_certs_file_path": f"{tmp_path}/tls.crt", "tls_validate_hostname": True}
         client = connect(run.service_tls_url, authentication=billing, **options)
         assert client.create_reader("orders", pulsar.MessageId.earliest).read_next(DEADLINE_MS).data() == b"encrypted"
         client.close()
+    made, _, started = closes.rpartition("heliograph standalone ")
+    run_guide(["bash", "-euc", made], tmp_path)
+    arguments = [str(tmp_path / word) if word.endswith((".crt", ".key")) else word for word in started.split()]
+    with BrokerProcess(tmp_path / "closed", arguments=arguments) as run:
+        run_guide(["bash", "-euc", at_ports_of(run, asks_closed)], tmp_path)
+
+
+def at_ports_of(run: BrokerProcess, text: str) -> str:
+    """Return a text of the guide with the ports of a broker in place of the default ones with TLS."""
+    https, binary = (url.rpartition(":")[2] for url in (run.https_url, run.service_tls_url))
+    return text.replace("8443", https).replace("6651", binary)
 
 
 def run_guide(command: list[str], directory: Path) -> None:
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+    environment = os.environ | {
+        "HELIOGRAPH_CONFIG": str(directory / "config.yaml"),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -1,4 +1,4 @@
-"""What a command says when a broker requires credentials: those that this broker takes, as options of the command."""
+"""A command that a broker refuses names the credentials that this broker takes, as options of the command."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _WORDS: Final[dict[str, str]] = {
     "NO_SHARED_CIPHER": "the client has none of the ciphers that this broker accepts",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has shown no certificate, and this port requires one",
     "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust the authority of this broker's certificate",
-    # Of an authority with the same name and another key.
+    # The client trusts an authority with the same name and another key.
     "TLSV1_ALERT_DECRYPT_ERROR": "the client does not trust the authority of this broker's certificate",
     "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept this broker's certificate",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept this broker's certificate",

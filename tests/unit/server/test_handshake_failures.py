@@ -1,4 +1,4 @@
-"""What the log says of a client whose TLS handshake fails: which side is wrong, and what would be right."""
+"""The log about a client whose TLS handshake fails names the side that is wrong, and what would be right."""
 
 from __future__ import annotations
 
