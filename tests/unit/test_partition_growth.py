@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from heliograph_api.manifests.manifest_reader import AnyResource, parse
 from heliograph_api.policies.policies import Policies
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import BrokerError, Conflict, PreconditionFailed, TopicNotFound
 from heliograph_broker.messaging.broker.partition_growth import TURN
+from heliograph_broker.usecases.apply import apply_resources
 from heliograph_broker.usecases.subscriptions import create_subscription
 
 from tests.support.core import Core
@@ -178,3 +180,31 @@ def test_a_partition_that_is_to_come_cannot_be_created_without_the_subscriptions
         core.broker.topics.create(NAME.with_partition(COUNT - 1))
     until_complete(core)
     assert subscriptions(core, COUNT - 1) == ["all"]
+
+
+def manifest(spec: str) -> list[AnyResource]:
+    head = "apiVersion: heliograph.dev/v1alpha1\nkind: "
+    parts = [
+        f"{head}Tenant\nmetadata: {{name: public}}",
+        f"{head}Namespace\nmetadata: {{name: default}}\nspec: {{tenantRef: {{name: public}}}}",
+        f"{head}Topic\nmetadata: {{name: wide}}\nspec: {{namespaceRef: {{name: default}}, {spec}}}",
+    ]
+    return parse("\n---\n".join(parts))
+
+
+def test_manifests_create_many_partitions_in_turns(core: Core) -> None:
+    apply_resources(core.broker, manifest(f"partitions: {COUNT}"))
+    assert there(core) == TURN
+    until_complete(core)
+    assert there(core) == COUNT
+
+
+def test_manifests_create_many_partitions_with_their_subscriptions(tmp_path: Path) -> None:
+    core = Core(tmp_path / "data", max_topics_per_tenant=2 * COUNT)
+    apply_resources(core.broker, manifest(f"partitions: {COUNT}, subscriptions: [all]"))
+    assert {tuple(subscriptions(core, index)) for index in range(COUNT)} == {("all",)}
+    core.broker.partitioned.extend(NAME, 2 * COUNT)
+    # Those that are to come count once.
+    apply_resources(core.broker, manifest(f"partitions: {2 * COUNT}, subscriptions: [all, more]"))
+    assert {tuple(subscriptions(core, index)) for index in range(2 * COUNT)} == {("all", "more")}
+    core.close()
