@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from aiohttp import web
 
-from heliograph_broker.http.base.context import BROKER, RATES, as_json, flag, topic_of
+from heliograph_broker.http.base.context import BROKER, RATES, as_json, flag, grown, topic_of
 from heliograph_broker.http.base.operations import Parameter, operation
 from heliograph_broker.http.brokers.admin_brokers import own_address
 from heliograph_broker.http.topics.admin_topics import TOPIC_PATH
@@ -82,6 +82,7 @@ async def get_internal_stats(request: web.Request) -> web.Response:
 )
 async def get_partitioned_stats(request: web.Request) -> web.Response:
     rates, owner, options = request.app[RATES], own_address(request), _options(request)
+    await grown(request.app[BROKER], topic_of(request))
     per_partition = flag(request, "perPartition", default=True)
     parts = {str(topic.name): topic_stats(topic, rates, owner, options) for topic in _partitions(request)}
     return as_json(partitioned_stats(parts, per_partition))
@@ -89,6 +90,7 @@ async def get_partitioned_stats(request: web.Request) -> web.Response:
 
 @operation("Get the ledgers and cursors of each partition.", answers={200: PartitionedInternalStats}, needs=Need.LOOKUP)
 async def get_partitioned_internal_stats(request: web.Request) -> web.Response:
+    await grown(request.app[BROKER], topic_of(request))
     parts = {str(topic.name): internal_stats(topic) for topic in _partitions(request)}
     return as_json(PartitionedInternalStats(PartitionsInfo(len(parts)), parts))
 
