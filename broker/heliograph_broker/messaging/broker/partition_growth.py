@@ -26,10 +26,14 @@ def grows_from(indexes: range) -> int | None:
     return indexes.start if len(indexes) > TURN else None
 
 
+def _stops() -> PersistenceError:
+    return PersistenceError("the broker stops; it goes on when it starts again")
+
+
 class PartitionGrowth:
     """The partitioned topics that have partitions to come; the directory has which (``growing``)."""
 
-    __slots__ = ("_add", "_directory", "_put", "_waiting")
+    __slots__ = ("_add", "_directory", "_put", "_stopped", "_waiting")
 
     def __init__(
         self, directory: Directory, put: Callable[[bytes, bytes], None], add: Callable[[TopicName], AnyTopic]
@@ -40,6 +44,7 @@ class PartitionGrowth:
         self._add = add
         #: What waits for all partitions of a topic.
         self._waiting: dict[str, list[Done]] = {}
+        self._stopped = False
 
     def begin(self, name: TopicName, indexes: range) -> None:
         """Create the partitions of a topic whose record names them: the first ones at once, the others in turns."""
@@ -66,10 +71,12 @@ class PartitionGrowth:
 
     def when_complete(self, name: TopicName, done: Done) -> None:
         """Call ``done`` when all partitions are there, or with the error if the topic is deleted before."""
-        if str(name) in self._directory.growing:
-            self._waiting.setdefault(str(name), []).append(done)
-        else:
+        if str(name) not in self._directory.growing:
             done(None)
+        elif self._stopped:
+            done(_stops())
+        else:
+            self._waiting.setdefault(str(name), []).append(done)
 
     def forget(self, name: TopicName) -> None:
         """The topic is deleted: create none of its partitions any more."""
@@ -77,9 +84,10 @@ class PartitionGrowth:
         self._ended(name, TopicNotFound(f"Topic {name} was deleted while its partitions were created"))
 
     def stop(self) -> None:
-        """The broker stops; the next start goes on. Callers that wait get :class:`PersistenceError`."""
+        """The broker stops; the next start goes on. Callers that wait get :class:`PersistenceError`, later ones too."""
+        self._stopped = True
         for name in list(self._waiting):
-            self._ended(TopicName.parse(name), PersistenceError("the broker stops; it goes on when it starts again"))
+            self._ended(TopicName.parse(name), _stops())
 
     def add_partition(self, name: TopicName) -> AnyTopic:
         """Create a partition before its turn."""
