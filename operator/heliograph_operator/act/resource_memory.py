@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from heliograph_api.resources.model import OperatorResource
+from heliograph_api.resources.role_state import RoleSettings
 
 from heliograph_operator.decide.job_runs import Run
 from heliograph_operator.decide.resource_stats import ResourceStats
@@ -62,8 +63,8 @@ class ResourceMemory:
     preflight: bool = True
     #: Whether the Job of a Backup that has ended was deleted, or is deleted by Kubernetes in a while.
     job_settled: bool = False
-    #: The changes of grants that the broker accepted last for a User, until a listing has them.
-    sent: Sequence[Change] = ()
+    #: The changes of grants and the settings of the role that were sent last for a User, until a listing has them.
+    sent: tuple[Sequence[Change], RoleSettings | None] | None = None
     #: The broker's state of it after the last reconcile that succeeded; None: a change there needs no reconcile.
     observed: object = None
 

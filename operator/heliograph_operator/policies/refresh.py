@@ -87,7 +87,7 @@ class Refresh:
                 age_s = loop.time() - memory.activity_at
                 is_same = listing.role(memory.name) == memory.observed
                 if is_same:
-                    memory.sent = ()
+                    memory.sent = None
                 if not is_same or tells_more(memory.activity, activity, age_s):
                     self._context.queue.add(key)
                 continue

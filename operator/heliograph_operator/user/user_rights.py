@@ -66,22 +66,27 @@ class UserRights:
                 text = f"{field}: the broker does not have namespace {named(missing, _MAX_NAMED, ', ')}"
                 return Given(ready(Reason.PARENT_MISSING, text), WAITING_S, knows_roles)
             had, had_settings = listing.role(role)
-            wanted, sent = changes(role, stated, had, listing.state), memory.sent
-            memory.sent = ()
-            if wanted and wanted == sent:
-                text = f"the broker accepted the grants but does not have them: {named(wanted)}"
-                return Given(ready(Reason.NOT_APPLIED, text), WAITING_S)
+            wanted = changes(role, stated, had, listing.state)
+            identities, taken = self._identities(resource.body)
+            settings = RoleSettings(identities, model.spec.limits.core()) if knows_roles else None
+            lacks_settings = settings != had_settings
+            # Their effect is in the next listing, of all roles: one for each User would be too many.
+            before, before_settings = memory.sent or ((), None)
+            memory.sent = (wanted, settings if lacks_settings else None) if wanted or lacks_settings else None
+            again = any(each in before for each in wanted) or (lacks_settings and settings == before_settings)
             if wanted:
                 await broker.grant(role, wanted)
-                # Their effect is in the next listing, of all roles: one for each User would be too many.
-                memory.sent = wanted
                 await context.events.emit(resource.body, "GrantsChanged", f"role {role}: {named(wanted)}", repeat=True)
             # After the grants, so that a client has them as soon as it has the role.
             field = "spec.authentication"
-            identities, taken = self._identities(resource.body)
-            settings = RoleSettings(identities, model.spec.limits.core()) if knows_roles else None
-            if settings != had_settings:
+            if lacks_settings:
                 await broker.set_role(role, settings)
+            if again:
+                # The broker has forgotten the same before, or somebody else took it away.
+                listing = await broker.listing_of_role(role, 0.0)
+                if lacking := _lacking(role, stated, settings, listing):
+                    return Given(ready(Reason.NOT_APPLIED, lacking), WAITING_S, knows_roles, listing.state)
+                memory.sent = None
         except AdminRefused as error:
             memory.refused += 1
             # Another User may still have an identity in the broker that is this one's by now.
@@ -147,3 +152,11 @@ class UserRights:
             await broker.grant(role, left)
         if settings != had_settings:
             await broker.set_role(role, settings)
+
+
+def _lacking(role: str, stated: Grants, settings: RoleSettings | None, listing: Listing) -> str:
+    """Return what a role lacks in a listing after the broker accepted it; empty if it has everything."""
+    had, had_settings = listing.role(role)
+    if left := changes(role, stated, had, listing.state):
+        return f"the broker accepted the grants but does not have them: {named(left)}"
+    return "" if settings == had_settings else "the broker accepted the identities and limits but does not have them"

@@ -102,17 +102,44 @@ async def test_grants_that_the_broker_does_not_keep_are_told_after_the_next_list
     users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, BrokerTrust(), lambda: team.now)
     resource = resource_of(context, USER)
     await users.reconcile(context, resource)
-    for _ in range(2):
+    for _ in range(3):
+        # It is tried again each time, and not taken for granted.
         await users.reconcile(context, resource)
         assert team.condition()[1] == "NotApplied"
         assert "does not have them: produce on topic" in team.condition()[2]
-        # It is tried again.
-        await users.reconcile(context, resource)
     team.broker.forgets = False
-    await users.reconcile(context, resource)
     await users.reconcile(context, resource)
     assert team.condition()[1] == "Reconciled"
     assert team.broker.policies("shop/payments")["destination_auth"]
+
+
+async def test_identities_that_the_broker_does_not_keep_are_told_after_the_next_listing() -> None:
+    class Forgetful(Granting):
+        async def set_role(self, role: str, settings: RoleSettings | None) -> None:
+            self._reach()
+
+    team = Team(user(**PRODUCE, authentication=[{"serviceAccount": {"name": "billing"}}]))
+    team.broker = Forgetful()
+    context = team.context()
+    users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, BrokerTrust(), lambda: team.now)
+    resource = resource_of(context, USER)
+    await users.reconcile(context, resource)
+    for _ in range(2):
+        await users.reconcile(context, resource)
+        assert team.condition()[1] == "NotApplied"
+        assert "the identities and limits" in team.condition()[2]
+
+
+async def test_grants_that_somebody_takes_away_before_the_next_listing_come_back_at_once() -> None:
+    team = Team(user(**PRODUCE))
+    context = team.context()
+    users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, BrokerTrust(), lambda: team.now)
+    resource = resource_of(context, USER)
+    for _ in range(2):
+        team.broker.policies("shop/payments")["destination_auth"].clear()
+        await users.reconcile(context, resource)
+        assert team.broker.policies("shop/payments")["destination_auth"]
+        assert team.condition()[1] == "Reconciled"
 
 
 async def test_a_user_costs_one_listing_at_most() -> None:
