@@ -137,12 +137,10 @@ class ArchiveReconciler:
             # A run that is under way must end before the topic that it reads is deleted.
             propagation = "Foreground" if resource.deleted else "Background"
             await context.kube.delete(CRON_JOB, resource.key.namespace, name, propagation=propagation)
-        if resource.deleted:
-            # Its grants end with the topic.
-            return
+        # Also of a Topic that is deleted: what it stands for may stay.
         claim = claim_of(context.cache, resource.body)
         await self._identity.revoke(resource, context.cache.get(claim.cluster) if claim is not None else None)
-        if not ends:
+        if not ends or resource.deleted:
             return
         why = f"CronJob {name} was deleted with its runs: {refused.message}; " if refused is not None else ""
         message = (

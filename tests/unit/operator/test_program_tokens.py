@@ -295,6 +295,22 @@ async def test_the_grant_of_an_archive_that_ends_is_taken_back() -> None:
     assert CRON_JOB not in team.server.objects
 
 
+@pytest.mark.parametrize("kept", [{"deletionPolicy": "Retain"}, {}])
+async def test_the_grant_of_the_archive_of_a_topic_that_outlives_its_resource_is_taken_back(
+    kept: dict[str, str],
+) -> None:
+    cluster, *bodies = archived()
+    team = Team(*bodies, cluster=cluster)
+    await team.cluster()
+    await team.topic()
+    team.server.objects[TOPIC]["spec"] |= kept
+    annotations = {} if kept else {"heliograph.dev/paused": "true"}
+    team.server.change(TOPIC, deletionTimestamp="2026-03-01T00:00:00Z", annotations=annotations)
+    await team.topic()
+    assert ORDERS in team.broker.topics
+    assert team.broker.policies("shop/payments")["destination_auth"] == {}
+
+
 @pytest.mark.parametrize("interrupted", ["killed", "unreachable", "deleted by hand"])
 async def test_the_grant_of_an_archive_is_taken_back_whatever_comes_between(interrupted: str) -> None:
     cluster, *bodies = archived()
