@@ -35,6 +35,8 @@ from .user_rights import WAITING_S, Given, UserRights
 _CHECK_S: Final = 60.0
 #: Such checks in a second, for all Users: with more than 1,200 each Secret is checked less often.
 _CHECKS_PER_S: Final = 20
+#: Time (s) between two checks whether another User can take over a role.
+_HEIR_S: Final = 1.0
 
 
 class _Blocked(Exception):
@@ -179,6 +181,10 @@ class UserReconciler:
         heir = self._roles.heir(resource.body)
         # One that waits for nothing takes over by itself, and no right is missing meanwhile.
         waits = heir is not None and self._waits(context, key_of(heir))
+        if resource.managed and heir is not None and not waits and not is_held(heir):
+            # It may be deleted before its first reconcile, and nobody would take the rights away then.
+            context.queue.add(key_of(heir))
+            return Outcome("waiting", _HEIR_S)
         # A pause keeps rights as they are; a deletion is newer, and no User is left that could take them away later.
         if resource.managed and (waits or self._roles.owner(resource.body) is None):
             if (changed := await changed_since(context, resource)) is not None:

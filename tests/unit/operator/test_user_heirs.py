@@ -99,3 +99,28 @@ async def test_the_deletion_of_a_younger_user_takes_nothing_from_a_paused_or_inv
     await team.reconcile(AGAIN)
     assert not team.server.objects[AGAIN]["metadata"]["finalizers"]
     assert team.broker.policies("shop/payments")["namespace_auth"] == {"team/billing": ["consume", "produce"]}
+
+
+async def test_the_rights_wait_for_an_heir_that_is_not_held_yet() -> None:
+    """Its deletion could come before its first reconcile, and would leave the rights to nobody."""
+    team = await with_an_heir(permissions=[{"namespace": "shop/payments", "actions": ["consume"]}])
+    team.server.change(AGAIN, finalizers=[])
+    outcome = await team.reconcile()
+    assert outcome.requeue_s is not None
+    assert team.server.objects[USER]["metadata"]["finalizers"]
+    del team.server.objects[AGAIN]
+    await team.reconcile()
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+    assert team.broker.policies("shop/payments")["namespace_auth"] == {}
+    assert team.broker.roles == {}
+
+
+async def test_an_heir_that_gets_the_finalizer_takes_the_role_over() -> None:
+    team = await with_an_heir(permissions=[{"namespace": "shop/payments", "actions": ["consume"]}])
+    team.server.change(AGAIN, finalizers=[])
+    await team.reconcile()
+    await team.reconcile(AGAIN)
+    await team.reconcile()
+    assert not team.server.objects[USER]["metadata"]["finalizers"]
+    await team.reconcile(AGAIN)
+    assert team.broker.policies("shop/payments")["namespace_auth"] == {"team/billing": ["consume"]}
