@@ -122,7 +122,10 @@ class ClusterCertificates:
         except KubeError as error:
             log.warning("could not read the authorities", resource=str(resource.key), error=str(error))
             return
-        bundle = _published(found)
+        bundle, reported = _published(found), resource.status.get("tls")
+        if bundle is None and reported is not None and not reported.get("authorities"):
+            # A person's certificate, without authorities beside it.
+            bundle = ""
         if bundle is not None:
             self._use(context, resource, bundle)
 

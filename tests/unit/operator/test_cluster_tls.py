@@ -398,6 +398,24 @@ async def test_an_operator_that_starts_beside_a_paused_cluster_trusts_what_is_pu
     assert again.trust.bundle(CLUSTER) == installed.trust.bundle(CLUSTER) != ""
 
 
+async def test_an_operator_that_starts_beside_a_paused_cluster_trusts_the_system_if_nothing_was_published() -> None:
+    stated, url = encrypted(secretName="brokers", only=True), f"https://main-admin.{DOMAIN}:8443"
+    public = secret("brokers", Authority().issue(hosts=NAMES), None)
+    installed = Installed(stated, public)
+    await installed.reconcile()
+    paused = dict(installed.server.objects[CLUSTER])
+    paused["metadata"] = {**paused["metadata"], "annotations": {"heliograph.dev/paused": "true"}}
+    again = Installed(paused, public)
+    await again.reconcile()
+    assert again.trust.trusted(url) == ""
+    # Authorities that were published and are gone are not those of the system.
+    paused["status"] = {**paused["status"], "tls": {**paused["status"]["tls"], "authorities": "main-ca"}}
+    again = Installed(paused, public)
+    await again.reconcile()
+    with pytest.raises(AdminUnreachable, match="does not know yet"):
+        again.trust.trusted(url)
+
+
 async def test_an_authority_made_while_the_clock_was_ahead_is_replaced_once_it_is_right() -> None:
     installed = Installed(encrypted())
     right, server = installed.now, installed.server
