@@ -113,6 +113,15 @@ def test_a_client_may_use_a_partition_before_its_turn(core: Core) -> None:
     assert [subscriptions(core, index) for index in (0, 1, TURN, COUNT - 1)] == [["one"], [], [], []]
 
 
+def test_a_client_that_creates_no_topics_may_use_a_partition_before_its_turn(core: Core) -> None:
+    core.broker.partitioned.create(NAME, COUNT)
+    last = core.broker.topics.get_or_create(NAME.with_partition(COUNT - 1), create=False)
+    assert core.broker.directory.get_topic(last.name) is last
+    core.broker.topics.delete(NAME.with_partition(0))
+    with pytest.raises(TopicNotFound):
+        core.broker.topics.get_or_create(NAME.with_partition(0), create=False)
+
+
 def test_added_partitions_have_the_subscriptions_of_the_others_whenever_they_come(core: Core) -> None:
     core.broker.partitioned.create(NAME, 2)
     create_subscription(core.broker, NAME, "all")

@@ -56,13 +56,14 @@ class Topics:
         partitions = directory.partitions_of(name.base)
         if name.partition >= 0 and name.partition >= partitions:
             raise TopicNotFound(f"Topic {name} not found: {name.base} has {partitions} partitions")
+        if directory.is_to_come(name):
+            # Somebody created it already.
+            return self._broker.growth.add_partition(name)
         if not create or not self.may_auto_create(name):
             raise TopicNotFound(f"Topic {name} not found")
         if name.partition < 0:
             check_new_topic_name(self._broker.config, name)
             check_new_topics(directory, self._broker.policies, name, 1, partitioned=False)
-        if directory.is_to_come(name):
-            return self._broker.growth.add_partition(name)
         check_topics(self._broker, name.tenant)
         return self.add(name, {})
 
