@@ -119,6 +119,19 @@ class ArchiveReconciler:
             return _refused(resource, Reason.REFUSED, f"the grant of the archive's role: {error.reason}")
         return ArchiveReport(archive_fields(_status(resource), runs), archive_verdict(spec, runs))
 
+    async def renew(self, context: Context, resource: Resource) -> None:
+        """Renew what runs use while their Topic waits, of an archive that :meth:`check` did not refuse: they go on."""
+        if not context.settings.archives or "archive" not in resource.status or resource.spec.get("archive") is None:
+            return
+        claim = claim_of(context.cache, resource.body)
+        cluster = context.cache.get(claim.cluster) if claim is not None else None
+        if cluster is None:
+            return
+        try:
+            await self._identity.renew(context, resource, cluster)
+        except (ObjectRefused, KubeRefused) as error:
+            log.warning("the access of an archive could not be renewed", resource=str(resource.key), error=str(error))
+
     async def _apply(self, context: Context, resource: Resource, spec: ArchiveSpec, target: Target) -> None:
         cluster = context.cache.get(target.cluster) or {}
         source = await self._identity.keep(context, resource, target.name, cluster)

@@ -287,6 +287,8 @@ class PolicyReconciler:
             verdicts.append(Verdict(POLICIES_APPLIED, "False", reason, message))
         if resource.memory.archive_refused is not None:
             verdicts.append(resource.memory.archive_refused)
+        elif resource.key.kind == "Topic":
+            await self._archives.renew(context, resource)
         # The quota of a broker that does not answer is unknown.
         if reason in _NO_ANSWER and condition(resource.status, QUOTA_EXCEEDED):
             verdicts.append(Verdict(QUOTA_EXCEEDED, "Unknown", reason, message))

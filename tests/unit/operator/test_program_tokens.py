@@ -284,6 +284,28 @@ async def test_the_runs_of_an_archive_go_on_while_its_topic_is_paused() -> None:
     assert secret not in team.server.objects
 
 
+@pytest.mark.parametrize("invalid", [True, False])
+async def test_the_token_of_an_archive_is_renewed_while_its_topic_is_refused(invalid: bool) -> None:
+    cluster, *bodies = archived()
+    team = Team(*bodies, cluster=cluster)
+    await team.cluster()
+    await team.topic()
+    assert "archive" in team.server.objects[TOPIC]["status"]
+    missing = {"configMapKeyRef": {"name": "schemas", "key": "order.avsc"}}
+    changed = {"partitions": -1} if invalid else {"schema": {"type": "AVRO", "definitionFrom": missing}}
+    team.server.objects[TOPIC]["spec"] |= changed
+    team.server.objects[TOPIC]["metadata"]["generation"] = 2
+    first, signer = team.issued(ARCHIVE.secret), team.tokens.signer(CLUSTER)
+    assert signer is not None
+    secret = Key("Secret", "team", ARCHIVE.secret)
+    old = signer.sign(ARCHIVE.role, 24 * HOUR, team.now - 9 * HOUR)
+    team.server.objects[secret]["data"] |= encoded({"token": old})
+    await team.topic()
+    assert condition(team.server.objects[TOPIC]["status"], "Ready")["status"] == "False"
+    assert CRON_JOB in team.server.objects
+    assert team.issued(ARCHIVE.secret).expires >= first.expires
+
+
 async def test_the_grant_of_an_archive_that_ends_is_taken_back() -> None:
     cluster, *bodies = archived()
     team = Team(*bodies, cluster=cluster)
