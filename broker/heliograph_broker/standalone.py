@@ -250,7 +250,7 @@ class Standalone:
         """
         if self._tick is not None:
             self._tick.cancel()
-        self.broker.growth.stop()
+        self.broker.topics.growth.stop()
         if self._tls is not None:
             self._tls.stop()
         try:

@@ -49,7 +49,7 @@ def until_complete(core: Core) -> None:
 def test_partitions_are_created_in_turns_and_the_last_one_is_waited_for(core: Core) -> None:
     outcomes: list[BrokerError | None] = []
     core.broker.partitioned.create(NAME, COUNT)
-    core.broker.growth.when_complete(NAME, outcomes.append)
+    core.broker.topics.growth.when_complete(NAME, outcomes.append)
     assert there(core) == TURN
     with pytest.raises(Conflict):
         core.broker.partitioned.create(NAME, COUNT)
@@ -57,7 +57,7 @@ def test_partitions_are_created_in_turns_and_the_last_one_is_waited_for(core: Co
         assert not outcomes
         core.broker.ticks.run()
     assert outcomes == [None]
-    core.broker.growth.when_complete(NAME, outcomes.append)
+    core.broker.topics.growth.when_complete(NAME, outcomes.append)
     assert outcomes == [None, None]
 
 
@@ -94,7 +94,7 @@ def test_a_partition_that_is_deleted_later_stays_so(core: Core) -> None:
 def test_a_topic_that_is_deleted_meanwhile_has_no_partitions(core: Core) -> None:
     outcomes: list[BrokerError | None] = []
     core.broker.partitioned.create(NAME, COUNT)
-    core.broker.growth.when_complete(NAME, outcomes.append)
+    core.broker.topics.growth.when_complete(NAME, outcomes.append)
     core.broker.partitioned.delete(NAME)
     core.advance(10 * TICK_MS)
     assert [type(each) for each in outcomes] == [TopicNotFound]
@@ -162,10 +162,10 @@ def test_partitions_to_come_count(tmp_path: Path) -> None:
 def test_a_broker_that_stops_answers_who_waits(core: Core) -> None:
     outcomes: list[BrokerError | None] = []
     core.broker.partitioned.create(NAME, COUNT)
-    core.broker.growth.when_complete(NAME, outcomes.append)
-    core.broker.growth.stop()
+    core.broker.topics.growth.when_complete(NAME, outcomes.append)
+    core.broker.topics.growth.stop()
     # A request that was under way then may ask later.
-    core.broker.growth.when_complete(NAME, outcomes.append)
+    core.broker.topics.growth.when_complete(NAME, outcomes.append)
     assert [str(each) for each in outcomes] == 2 * ["the broker stops; it goes on when it starts again"]
     core.restart()
     until_complete(core)

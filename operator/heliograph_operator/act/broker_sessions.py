@@ -33,6 +33,8 @@ from heliograph_operator.decide.user_grants import (
 from heliograph_operator.objects.backoff import UNREACHABLE
 from heliograph_operator.objects.targets import CONNECTION
 
+from .role_changes import RoleChanges
+
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
@@ -115,10 +117,9 @@ class BrokerSession:
         self._paused_until = 0.0
         self._error = ""
         self._ended = False
-        #: When the last change by this session ended: of objects, of any role, and of each role that no listing has.
+        #: When the last change by this session ended, but for those of roles.
         self._changed_at = 0.0
-        self._role_changed_at = 0.0
-        self._roles_changed: dict[str, float] = {}
+        self._role_changes = RoleChanges()
         self._batches: dict[str, list[_Submitted]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -155,25 +156,13 @@ class BrokerSession:
             _settle(batch, self._closed())
         await self._client.__aexit__(None, None, None)
 
-    async def listing(self, since: float) -> Listing:
+    async def listing(self, since: float, role: str | None = None) -> Listing:
         """Return a listing requested no earlier than ``since`` (s, of the loop's clock), shared between callers.
 
-        It contains all changes this session made before the call.
+        It contains all changes this session made before the call; if one ``role`` is named, those of other roles may be
+        missing: a listing for each change would make the work for many Users quadratic.
         """
-        return await self._listed_since(max(since, self._changed_at, self._role_changed_at))
-
-    async def listing_of_role(self, role: str, since: float) -> Listing:
-        """Return a listing as :meth:`listing` does, which may lack this session's changes of other roles.
-
-        One for each change would make the work for many Users quadratic.
-        """
-        return await self._listed_since(max(since, self._changed_at, self._roles_changed.get(role, 0.0)))
-
-    async def recent_listing_of_role(self, role: str) -> Listing:
-        """Return a listing that is at most ``FRESH_S`` old, as :meth:`listing_of_role` does."""
-        return await self.listing_of_role(role, self._fresh_since())
-
-    async def _listed_since(self, since: float) -> Listing:
+        since = max(since, self._changed_at, self._role_changes.last(role))
         if self._listing is not None and self._listing.at >= since and self.reachable:
             return self._listing
         async with self._listing_lock:
@@ -184,12 +173,12 @@ class BrokerSession:
                     self._listing = None
                     raise StoreChanged(f"store {state.store_id} answers at {self.http_url}, not {self._store_id}")
                 self._listing = Listing(state, at)
-                self._roles_changed = {role: then for role, then in self._roles_changed.items() if then > at}
+                self._role_changes.listed(at)
             return self._listing
 
-    async def recent_listing(self, since: float = 0.0) -> Listing:
-        """Return a listing that is at most ``FRESH_S`` old, and requested no earlier than ``since``."""
-        return await self.listing(max(since, self._fresh_since()))
+    async def recent_listing(self, since: float = 0.0, role: str | None = None) -> Listing:
+        """Return a listing as :meth:`listing` does that is at most ``FRESH_S`` old."""
+        return await self.listing(max(since, self._fresh_since()), role)
 
     async def listing_of(self, kind: str, name: str, since: float) -> Listing:
         """Return a listing as :meth:`listing` does; a broker that cannot list everything lists this one object."""
@@ -269,7 +258,7 @@ class BrokerSession:
             async with self._subscriptions_lock if shares else nullcontext():
                 await self._call("grant", call)
         finally:
-            self._role_changed(role)
+            self._role_changes.add(role, asyncio.get_running_loop().time())
 
     async def set_role(self, role: str, settings: RoleSettings | None) -> None:
         """Set everything of a role but its grants; None: nothing is set for it any more."""
@@ -284,10 +273,7 @@ class BrokerSession:
         try:
             await self._call("role", call)
         finally:
-            self._role_changed(role)
-
-    def _role_changed(self, role: str) -> None:
-        self._role_changed_at = self._roles_changed[role] = asyncio.get_running_loop().time()
+            self._role_changes.add(role, asyncio.get_running_loop().time())
 
     async def check_store(self) -> None:
         """List the broker if the last listing is old; changes do not make it old, as they do not change the store.

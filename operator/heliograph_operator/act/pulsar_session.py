@@ -67,7 +67,7 @@ class PulsarSession(BrokerSession):
             raise StoreChanged(f"Heliograph {state.version} answers at {self.http_url}, not Apache Pulsar")
         self._checked_at = now
 
-    async def listing(self, since: float) -> Listing:
+    async def listing(self, since: float, role: str | None = None) -> Listing:
         """Return a listing without objects."""
         self._read.clear()
         at = asyncio.get_running_loop().time()

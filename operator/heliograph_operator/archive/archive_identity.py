@@ -121,7 +121,7 @@ class ArchiveIdentity:
 
     @staticmethod
     async def _grant(broker: BrokerSession, role: str, stated: Grants) -> None:
-        listing = await broker.recent_listing_of_role(role)
+        listing = await broker.recent_listing(role=role)
         if wanted := changes(role, stated, listing.grants.get(role, Grants()), listing.state):
             await broker.grant(role, wanted)
 

@@ -59,7 +59,7 @@ class UserRights:
         field = "spec.permissions"
         try:
             broker = self._brokers.at(memory.http_url)
-            listing = await broker.recent_listing_of_role(role)
+            listing = await broker.recent_listing(role=role)
             knows_roles = listing.state.roles is not None
             if missing := missing_namespaces(stated, model.spec.permissions, listing.state):
                 await self._reduce(broker, listing, role, resource)
@@ -83,7 +83,7 @@ class UserRights:
                 await broker.set_role(role, settings)
             if again:
                 # The broker has forgotten the same before, or somebody else took it away.
-                listing = await broker.listing_of_role(role, 0.0)
+                listing = await broker.listing(0.0, role)
                 if lacking := _lacking(role, stated, settings, listing):
                     return Given(ready(Reason.NOT_APPLIED, lacking), WAITING_S, knows_roles, listing.state)
                 memory.sent = None
@@ -132,7 +132,7 @@ class UserRights:
             return f"The rights of role {role} are still stored: {why}" if was_there else ""
         try:
             broker = self._brokers.at(http_url(cluster))
-            listing = await broker.listing_of_role(role, since)
+            listing = await broker.listing(since, role)
             await self._reduce(broker, listing, role, keeps)
         except (AdminRefused, AdminUnreachable) as error:
             return f"The rights of role {role} are still in the broker: {error}"

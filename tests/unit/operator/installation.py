@@ -76,7 +76,7 @@ class Broker(BrokerSession):
         self.positions: dict[str, str] = {}
         self.unreachable = False
 
-    async def listing(self, since: float) -> Listing:
+    async def listing(self, since: float, role: str | None = None) -> Listing:
         self._reach()
         state = BrokerState("1", Policies(), Policies(), dict(self.tenants), dict(self.namespaces), self.topics)
         if self.roles is not None:
@@ -86,9 +86,6 @@ class Broker(BrokerSession):
             }
             state.started_ms = self.started_ms
         return Listing(msgspec.json.decode(msgspec.json.encode(state), type=BrokerState), since)
-
-    async def listing_of_role(self, role: str, since: float) -> Listing:
-        return await self.listing(since)
 
     async def apply(self, manifest: Mapping[str, Any]) -> None:
         self._reach()

@@ -167,7 +167,7 @@ async def test_an_old_listing_does_not_decide_whether_the_object_exists() -> Non
     class Session(Broker):
         asked: float = -1.0
 
-        async def listing(self, since: float) -> Listing:
+        async def listing(self, since: float, role: str | None = None) -> Listing:
             self.asked = since
             return await super().listing(since)
 

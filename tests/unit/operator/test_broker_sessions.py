@@ -192,14 +192,14 @@ class Counted(BrokerSession):
 
 async def test_a_change_of_one_role_costs_no_listing_for_another() -> None:
     session = Counted()
-    await session.recent_listing_of_role("a")
+    await session.recent_listing(role="a")
     for number in range(100):
         await session.set_role(f"role-{number}", RoleSettings())
-        await session.recent_listing_of_role("a")
+        await session.recent_listing(role="a")
     assert session.listings == 1
-    await session.recent_listing_of_role("role-7")
+    await session.recent_listing(role="role-7")
     assert session.listings == 2, "its own change is in it"
-    await session.recent_listing_of_role("role-8")
+    await session.recent_listing(role="role-8")
     assert session.listings == 2, "and so are the others before it"
     await session.set_role("a", RoleSettings())
     await session.recent_listing()

@@ -130,7 +130,7 @@ async def test_what_another_one_took_during_the_listing_is_not_taken_from_it(mon
     world.apply(young("Topic", "zagain", {"namespaceRef": {"name": "payments"}, "name": "orders", "messageTTL": "7d"}))
     listing = world.broker.listing
 
-    async def listing_after_the_younger_one(since: float) -> Listing:
+    async def listing_after_the_younger_one(since: float, role: str | None = None) -> Listing:
         if not is_held(world.body(younger)):
             notes = {"heliograph.dev/cluster": "main", "heliograph.dev/broker-object": ORDERS}
             world.server.change(younger, finalizers=[FINALIZER], annotations=notes)
@@ -340,7 +340,7 @@ async def test_one_that_was_created_again_keeps_what_it_finds(policy: str, monke
 
     listing = world.broker.listing
 
-    async def listing_late(since: float) -> Listing:
+    async def listing_late(since: float, role: str | None = None) -> Listing:
         created_again()
         return await listing(since)
 

@@ -43,7 +43,7 @@ class Session(BrokerSession):
         self.deleted: list[str] = []
         self.unreachable = False
 
-    async def listing(self, since: float) -> Listing:
+    async def listing(self, since: float, role: str | None = None) -> Listing:
         if self.unreachable:
             raise AdminUnreachable("connection refused")
         tenants = {"shop": TenantState([], ["standalone"], Policies())}

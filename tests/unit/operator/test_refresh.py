@@ -29,7 +29,7 @@ class Counted(Broker):
         self.listings = 0
         self.refuses = False
 
-    async def listing(self, since: float) -> Listing:
+    async def listing(self, since: float, role: str | None = None) -> Listing:
         self.listings += 1
         await asyncio.sleep(0.03)
         if self.refuses:

@@ -146,7 +146,7 @@ async def test_a_user_costs_one_listing_at_most() -> None:
     class Counting(Granting):
         listings = 0
 
-        async def listing(self, since: float) -> Listing:
+        async def listing(self, since: float, role: str | None = None) -> Listing:
             self.listings += 1
             return await super().listing(since)
 
@@ -261,7 +261,7 @@ class Listed(Granting):
 
     last: Listing | None = None
 
-    async def listing(self, since: float) -> Listing:
+    async def listing(self, since: float, role: str | None = None) -> Listing:
         if self.last is None or since > self.last.at:
             self.last = Listing((await super().listing(since)).state, asyncio.get_running_loop().time())
         return self.last

@@ -62,7 +62,7 @@ async def grown(broker: Broker, name: TopicName) -> None:
     """Wait until all partitions of a topic are created. Raises the error if it is deleted, or the broker stops."""
 
     def start(done: Completion[None]) -> None:
-        broker.growth.when_complete(name, done)
+        broker.topics.growth.when_complete(name, done)
 
     await completed(start)
 

@@ -46,7 +46,6 @@ from .applied_policies import AppliedPolicies
 from .deduplication_snapshots import Snapshots
 from .inactivity import InactivityWatch
 from .namespaces import Namespaces, Tenants
-from .partition_growth import PartitionGrowth
 from .partitioned_topics import PartitionedTopics
 from .parts import BrokerParts
 from .policy_levels import PolicyLevels
@@ -81,7 +80,6 @@ class Broker(BrokerParts):
         self.applied = AppliedPolicies(self.policies, self.directory, snapshots, config, steady, self.containment)
         self.inactivity = InactivityWatch(self.directory, self.applied, steady, self.containment, self._delete_unused)
         self.topics = Topics(self)
-        self.growth = PartitionGrowth(self.directory, self.records.put, lambda name: self.topics.add(name, {}))
         self.partitioned = PartitionedTopics(self, self.topics)
         self.namespaces = Namespaces(self, self.topics, self.partitioned)
         self.tenants = Tenants(self)
@@ -114,7 +112,7 @@ class Broker(BrokerParts):
             self.policies.restore_settings(decode(stored, type=records.BrokerSettingsRecord))
         self.applied.snapshots.load(sound)
         self._load_topics(sound)
-        self.growth.restore()
+        self.topics.growth.restore()
         if sound.complete:
             self.applied.snapshots.loaded()
         if "public" not in self.directory.tenants:

@@ -32,7 +32,7 @@ class PartitionedTopics:
     def __init__(self, broker: BrokerParts, topics: Topics) -> None:
         self._broker = broker
         self._directory = broker.directory
-        self._growth = broker.growth
+        self._growth = topics.growth
         self._topics = topics
 
     def create(self, name: TopicName, partitions: int, properties: dict[str, str] | None = None) -> None:

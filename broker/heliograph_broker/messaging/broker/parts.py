@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from .applied_policies import AppliedPolicies
     from .inactivity import InactivityWatch
-    from .partition_growth import PartitionGrowth
     from .policy_levels import PolicyLevels
     from .topic_list import TopicWatches
+    from .topics import Topics
 
 
 class BrokerParts(TopicHost):
@@ -29,8 +29,8 @@ class BrokerParts(TopicHost):
     policies: PolicyLevels
     applied: AppliedPolicies
     inactivity: InactivityWatch
-    growth: PartitionGrowth
     housekeeping: Housekeeping
     delayed_topics: DelayedTopics
     schemas: SchemaRegistry
     watches: TopicWatches
+    topics: Topics

@@ -53,7 +53,7 @@ class Ticks:
         began = clock.monotonic()
         more = broker.applied.run()
         more = bool(attempt("housekeeping", "run", partial(broker.housekeeping.run, now))) or more
-        more = bool(attempt("partitions", "create", broker.growth.run)) or more
+        more = bool(attempt("partitions", "create", broker.topics.growth.run)) or more
         self.ended_at = clock.monotonic()
         broker.metrics.policy_checks.observe(self.ended_at - began)
         return more

@@ -12,6 +12,7 @@ from heliograph_broker.messaging.topic.non_persistent import NonPersistentTopic
 from heliograph_broker.messaging.topic.topic import Topic
 
 from .admission import auto_topic_creation, check_domain, check_new_topic_name, check_new_topics
+from .partition_growth import PartitionGrowth
 from .tenant_limits import check_topics
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 class Topics:
     """See the module. The broker's objects are in its directory."""
 
-    __slots__ = ("_broker", "_directory")
+    __slots__ = ("_broker", "_directory", "growth")
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
         self._directory = broker.directory
+        self.growth = PartitionGrowth(broker.directory, broker.records.put, lambda name: self.add(name, {}))
 
     def may_auto_create(self, name: TopicName) -> bool:
         """Whether a client that names a missing topic gets it: by the switch, and never an odd partition."""
@@ -58,7 +60,7 @@ class Topics:
             raise TopicNotFound(f"Topic {name} not found: {name.base} has {partitions} partitions")
         if directory.is_to_come(name):
             # Somebody created it already.
-            return self._broker.growth.add_partition(name)
+            return self.growth.add_partition(name)
         if not create or not self.may_auto_create(name):
             raise TopicNotFound(f"Topic {name} not found")
         if name.partition < 0:
