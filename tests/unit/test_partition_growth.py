@@ -12,6 +12,7 @@ from heliograph_api.resources.model import AnyResource
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import BrokerError, Conflict, PreconditionFailed, TopicNotFound
 from heliograph_broker.messaging.broker.partition_growth import TURN
+from heliograph_broker.storage.commit import group_commit
 from heliograph_broker.usecases.apply import apply_resources
 from heliograph_broker.usecases.subscriptions import create_subscription
 
@@ -80,6 +81,28 @@ def test_after_a_crash_the_others_are_created_or_none_is_there(core: Core, durab
     core.restart()
     assert not core.broker.directory.growing
     assert core.broker.directory.missing_partitions(NAME) == []
+
+
+def test_no_partition_is_lost_whichever_group_is_the_last_one_before_a_crash(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "GROUP_BYTES", 1)
+    core.broker.partitioned.create(NAME, TURN + 1)
+    producer = core.producer(core.topic("other"))
+    # The records of the second turn are in another group than those of the first.
+    core.publish(producer)
+    core.publish(producer)
+    core.broker.ticks.run()
+    assert not core.broker.directory.growing
+    core.store.writer._seal()
+    core.crash()
+    until_complete(core)
+    assert core.broker.directory.missing_partitions(NAME) == []
+    core.commit()
+    core.broker.topics.delete(NAME.with_partition(0))
+    core.restart()
+    until_complete(core)
+    assert core.broker.directory.missing_partitions(NAME) == [0]
 
 
 def test_a_partition_that_is_deleted_later_stays_so(core: Core) -> None:

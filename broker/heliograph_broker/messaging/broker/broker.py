@@ -86,7 +86,7 @@ class Broker(BrokerParts):
         letters = f"{config.cluster_name}-dead-letters-{rng.getrandbits(32):08x}"
         self.dead_letters = DeadLetters(letters, self.directory, self.topics.create)
         self.producer_names = ProducerNames(config.cluster_name, rng)
-        self.ticks = Ticks(self, steady)
+        self.ticks = Ticks(self, self.topics.growth, steady)
 
     # -- start-up --------------------------------------------------------------------------------------------
 

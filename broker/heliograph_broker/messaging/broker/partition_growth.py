@@ -7,6 +7,7 @@ meanwhile goes on where it was. A partition that a client uses before its turn i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from heliograph_api.values.names import TopicName
@@ -15,6 +16,8 @@ from heliograph_broker.messaging.base import records
 from heliograph_broker.messaging.base.errors import BrokerError, Done, PersistenceError, TopicNotFound
 
 if TYPE_CHECKING:
+    from heliograph_broker.messaging.base.records import PartitionedRecord
+    from heliograph_broker.messaging.log.record_set import BrokerRecords
     from heliograph_broker.messaging.topic.directory import AnyTopic, Directory
 
 #: Partitions that are created in one turn, some milliseconds of work.
@@ -33,14 +36,14 @@ def _stops() -> PersistenceError:
 class PartitionGrowth:
     """The partitioned topics that have partitions to come; the directory has which (``growing``)."""
 
-    __slots__ = ("_add", "_directory", "_put", "_stopped", "_waiting")
+    __slots__ = ("_add", "_begun", "_directory", "_records", "_stopped", "_waiting")
 
-    def __init__(
-        self, directory: Directory, put: Callable[[bytes, bytes], None], add: Callable[[TopicName], AnyTopic]
-    ) -> None:
-        """``put`` writes a record of the broker, ``add`` creates a topic that is admitted."""
+    def __init__(self, directory: Directory, records: BrokerRecords, add: Callable[[TopicName], AnyTopic]) -> None:
+        """``add`` creates a topic that is admitted."""
         self._directory = directory
-        self._put = put
+        self._records = records
+        #: The first new partition of each topic that has partitions to come.
+        self._begun: dict[str, int] = {}
         self._add = add
         #: What waits for all partitions of a topic.
         self._waiting: dict[str, list[Done]] = {}
@@ -49,6 +52,7 @@ class PartitionGrowth:
     def begin(self, name: TopicName, indexes: range) -> None:
         """Create the partitions of a topic whose record names them: the first ones at once, the others in turns."""
         self._directory.growing[str(name)] = indexes
+        self._begun[str(name)] = indexes.start
         self._go_on(name)
 
     def restore(self) -> None:
@@ -56,6 +60,7 @@ class PartitionGrowth:
         for name, record in self._directory.partitioned.items():
             if record.grows_from is not None:
                 self._directory.growing[name] = range(record.grows_from, record.partitions)
+                self._begun[name] = record.grows_from
 
     def run(self) -> bool:
         """Create some partitions of one topic. Return whether there are more to create."""
@@ -81,6 +86,7 @@ class PartitionGrowth:
     def forget(self, name: TopicName) -> None:
         """The topic is deleted: create none of its partitions any more."""
         self._directory.growing.pop(str(name), None)
+        self._begun.pop(str(name), None)
         self._ended(name, TopicNotFound(f"Topic {name} was deleted while its partitions were created"))
 
     def stop(self) -> None:
@@ -107,12 +113,18 @@ class PartitionGrowth:
         if left[TURN:]:
             self._directory.growing[str(name)] = left[TURN:]
             return
-        del self._directory.growing[str(name)]
+        del self._directory.growing[str(name)], self._begun[str(name)]
         record = self._directory.partitioned[str(name)]
         if record.grows_from is not None:
-            record.grows_from = None
-            self._put(records.PARTITIONED + str(name).encode(), records.encode(record))
+            self._records.when_durable(partial(self._grown, name, record, record.partitions))
         self._ended(name, None)
+
+    def _grown(self, name: TopicName, record: PartitionedRecord, partitions: int, error: Exception | None) -> None:
+        """Note that no more come once the partitions are durable: they may be in a later group than their topic."""
+        is_this = self._directory.partitioned.get(str(name)) is record and record.partitions == partitions
+        if error is None and is_this and record.grows_from is not None:
+            record.grows_from = None
+            self._records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
 
     def _ended(self, name: TopicName, error: BrokerError | None) -> None:
         for done in self._waiting.pop(str(name), ()):
@@ -130,7 +142,7 @@ class PartitionGrowth:
         """Return the durable subscriptions of the partitions that there are, in the order of their coming."""
         record = self._directory.partitioned[str(name)]
         # A subscription of a new partition is no reason for one on those that are as new.
-        old = record.partitions if record.grows_from is None else record.grows_from
+        old = self._begun.get(str(name), record.partitions)
         there = [self._directory.topics.get(f"{name}-partition-{index}") for index in range(old)]
         # Some may be on a few partitions only.
         found = (one for part in there if part is not None for one in part.subscriptions.values() if one.durable)

@@ -72,7 +72,10 @@ class PartitionedTopics:
         check_new_topics(self._directory, self._broker.policies, name, len(added), partitioned=True)
         check_topics(self._broker, name.tenant, len(added))
         check_subscriptions(self._broker, name.tenant, len(added) * len(self._growth.durable(name)))
-        record.partitions, record.grows_from = partitions, grows_from(added)
+        if record.grows_from is None:
+            # Else those that came just now may not be durable yet.
+            record.grows_from = grows_from(added)
+        record.partitions = partitions
         self._broker.records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self._growth.begin(name, added)
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .inactivity import InactivityWatch
     from .policy_levels import PolicyLevels
     from .topic_list import TopicWatches
-    from .topics import Topics
 
 
 class BrokerParts(TopicHost):
@@ -33,4 +32,3 @@ class BrokerParts(TopicHost):
     delayed_topics: DelayedTopics
     schemas: SchemaRegistry
     watches: TopicWatches
-    topics: Topics

@@ -12,6 +12,7 @@ from heliograph_broker.clock import monotonic_ms
 if TYPE_CHECKING:
     from heliograph_broker.clock import SteadyClock
 
+    from .partition_growth import PartitionGrowth
     from .parts import BrokerParts
 
 log = structlog.get_logger(__name__)
@@ -23,8 +24,9 @@ MAINTAIN_MS = 500
 class Ticks:
     """See the module. Every duty is contained by itself, so that none keeps the others from their turn."""
 
-    def __init__(self, broker: BrokerParts, clock: SteadyClock) -> None:
+    def __init__(self, broker: BrokerParts, growth: PartitionGrowth, clock: SteadyClock) -> None:
         self._broker = broker
+        self._growth = growth
         self._clock = clock
         #: When the last tick ended (monotonic, s): readiness asks for its age.
         self.ended_at = clock.monotonic()
@@ -53,7 +55,7 @@ class Ticks:
         began = clock.monotonic()
         more = broker.applied.run()
         more = bool(attempt("housekeeping", "run", partial(broker.housekeeping.run, now))) or more
-        more = bool(attempt("partitions", "create", broker.topics.growth.run)) or more
+        more = bool(attempt("partitions", "create", self._growth.run)) or more
         self.ended_at = clock.monotonic()
         broker.metrics.policy_checks.observe(self.ended_at - began)
         return more

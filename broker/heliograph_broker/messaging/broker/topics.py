@@ -31,7 +31,7 @@ class Topics:
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
         self._directory = broker.directory
-        self.growth = PartitionGrowth(broker.directory, broker.records.put, lambda name: self.add(name, {}))
+        self.growth = PartitionGrowth(broker.directory, broker.records, lambda name: self.add(name, {}))
 
     def may_auto_create(self, name: TopicName) -> bool:
         """Whether a client that names a missing topic gets it: by the switch, and never an odd partition."""
