@@ -105,6 +105,25 @@ def test_no_partition_is_lost_whichever_group_is_the_last_one_before_a_crash(
     assert core.broker.directory.missing_partitions(NAME) == [0]
 
 
+def test_few_added_partitions_have_the_subscriptions_of_the_others_after_a_crash_between_groups(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core.broker.partitioned.create(NAME, 2)
+    create_subscription(core.broker, NAME, "all")
+    producer = core.producer(core.topic("other"))
+    core.commit()
+    monkeypatch.setattr(group_commit, "GROUP_BYTES", 1)
+    core.broker.policies.set_broker(Policies(max_topics=100), Policies())
+    core.publish(producer)
+    core.publish(producer)
+    core.broker.partitioned.extend(NAME, 4)
+    core.store.writer._seal()
+    core.crash()
+    until_complete(core)
+    assert core.broker.directory.partitions_of(NAME) == 4
+    assert [subscriptions(core, index) for index in range(4)] == 4 * [["all"]]
+
+
 def test_a_partition_that_is_deleted_later_stays_so(core: Core) -> None:
     core.broker.partitioned.create(NAME, COUNT)
     until_complete(core)

@@ -56,6 +56,8 @@ class PartitionedRecord(msgspec.Struct):
     policies: Policies | None = None
     #: The partitions from this one on are being created, as far as they are not there; None: no more come.
     grows_from: int | None = None
+    #: The first partition that was added last: those before it have the subscriptions that it needs, too.
+    added_from: int = 0
 
 
 class LedgerRecord(msgspec.Struct, array_like=True):

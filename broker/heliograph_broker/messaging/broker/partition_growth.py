@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 TURN: Final = 200
 
 
-def grows_from(indexes: range) -> int | None:
-    """Return what the record of a topic with these new partitions has; None: they are created in one turn."""
-    return indexes.start if len(indexes) > TURN else None
-
-
 def _stops() -> PersistenceError:
     return PersistenceError("the broker stops; it goes on when it starts again")
 
@@ -60,7 +55,7 @@ class PartitionGrowth:
         for name, record in self._directory.partitioned.items():
             if record.grows_from is not None:
                 self._directory.growing[name] = range(record.grows_from, record.partitions)
-                self._begun[name] = record.grows_from
+                self._begun[name] = record.added_from
 
     def run(self) -> bool:
         """Create some partitions of one topic. Return whether there are more to create."""

@@ -13,7 +13,6 @@ from heliograph_broker.messaging.base.records import PartitionedRecord
 from heliograph_broker.messaging.schemas.schema_registry import schema_key
 
 from .admission import check_new_topic_name, check_new_topics
-from .partition_growth import grows_from
 from .tenant_limits import check_subscriptions, check_topics
 from .topics import check_no_clients
 
@@ -50,7 +49,7 @@ class PartitionedTopics:
         check_topics(self._broker, name.tenant, partitions)
         check_properties(properties or {})
         added = range(partitions)
-        record = PartitionedRecord(partitions, properties or {}, grows_from=grows_from(added))
+        record = PartitionedRecord(partitions, properties or {}, grows_from=0)
         self._broker.records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self._directory.partitioned[str(name)] = record
         self._growth.begin(name, added)
@@ -74,8 +73,8 @@ class PartitionedTopics:
         check_subscriptions(self._broker, name.tenant, len(added) * len(self._growth.durable(name)))
         if record.grows_from is None:
             # Else those that came just now may not be durable yet.
-            record.grows_from = grows_from(added)
-        record.partitions = partitions
+            record.grows_from = record.partitions
+        record.added_from, record.partitions = record.partitions, partitions
         self._broker.records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self._growth.begin(name, added)
 
