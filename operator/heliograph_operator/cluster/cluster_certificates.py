@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final, NoReturn
@@ -96,7 +96,10 @@ class ClusterCertificates:
         is due. Raises as :meth:`reconcile` does.
         """
         tls = cluster.spec.tls
-        if not tls.enabled or tls.secret_name is not None:
+        if not tls.enabled:
+            return None
+        if tls.secret_name is not None:
+            await self._publish_again(context, resource, tls.secret_name)
             return None
         before = _server(await find_secret(context, resource, server_secret_name(resource.key.name)))
         if before is None:
@@ -190,10 +193,8 @@ class ClusterCertificates:
             server = read_server(entries)
         except CertificateUnusable as error:
             _refuse(ClusterReason.CERTIFICATE_UNUSABLE, f"Secret {secret}: {error}")
-        stated = entries.get(AUTHORITIES, "")
-        # Everybody may read what is published: the entry may have a key beside the certificates.
-        bundle = "".join(each.public_bytes(Encoding.PEM).decode() for each in certificates_in(stated))
-        if stated.strip() and not bundle:
+        bundle = _authorities_in(entries)
+        if entries.get(AUTHORITIES, "").strip() and not bundle:
             _refuse(
                 ClusterReason.CERTIFICATE_UNUSABLE,
                 f"Secret {secret}: its entry {AUTHORITIES} has no certificate; valid: certificates in PEM, or leave it"
@@ -214,6 +215,20 @@ class ClusterCertificates:
         self._use(context, resource, bundle)
         return CertificateState(secret, server, bundle_name(name) if bundle else "", lacking)
 
+    async def _publish_again(self, context: Context, resource: Resource, secret: str) -> None:
+        """Publish the authorities in a person's Secret if it has others by now, as brokers use their certificate."""
+        entries = decoded(await read_secret(context, resource.key.namespace, secret))
+        published = await context.kube.find(CONFIG_MAP, resource.key.namespace, bundle_name(resource.key.name))
+        try:
+            read_server(entries)
+        except CertificateUnusable:
+            return
+        bundle = _authorities_in(entries)
+        if not bundle or published is None or bundle == _published(published):
+            return
+        await apply_all(context, resource, [authorities_config_map(resource.body, bundle)])
+        self._use(context, resource, bundle)
+
     def _use(self, context: Context, resource: Resource, bundle: str) -> None:
         if not self._trust.use(resource.key, admin_urls(resource.body, self._site), bundle):
             return
@@ -225,6 +240,15 @@ class ClusterCertificates:
 
 def _refuse(reason: ClusterReason, message: str) -> NoReturn:
     raise ObjectRefused(reason, f"spec.tls.secretName: {message}")
+
+
+def _authorities_in(entries: Mapping[str, str]) -> str:
+    """Return the certificates of authorities in a person's Secret, in PEM.
+
+    Everybody may read what is published, and the entry may have a key beside them.
+    """
+    found = certificates_in(entries.get(AUTHORITIES, ""))
+    return "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
 
 
 def _agree(now: datetime, other: datetime | None) -> bool:

@@ -482,6 +482,26 @@ async def test_a_pause_makes_no_certificate_where_there_was_none() -> None:
     assert installed.server.written == installed.server.applied == []
 
 
+async def test_a_pause_publishes_the_authorities_of_a_persons_certificate_that_is_replaced() -> None:
+    first, second, url = Authority(), Authority(), f"https://main-admin.{DOMAIN}:8443"
+    installed = Installed(encrypted(secretName="brokers"), secret("brokers", first.issue(hosts=NAMES), first))
+    await installed.reconcile()
+    server = installed.server
+    server.change(CLUSTER, annotations=PAUSED)
+    applied = len(server.applied)
+    await installed.reconcile()
+    assert len(server.applied) == applied
+    replaced = secret("brokers", second.issue(hosts=NAMES), second)
+    server.objects[Key("Secret", "team", "brokers")] = replaced
+    await installed.reconcile()
+    assert server.objects[PUBLISHED]["data"]["ca.crt"] == second.pem.decode() == installed.trust.trusted(url)
+    assert server.applied[applied:] == [PUBLISHED]
+    # One that cannot be used changes nothing.
+    replaced["data"] = encoded({"ca.crt": first.pem.decode()})
+    await installed.reconcile()
+    assert server.objects[PUBLISHED]["data"]["ca.crt"] == second.pem.decode()
+
+
 async def test_a_certificate_that_cannot_be_renewed_in_a_pause_is_named() -> None:
     installed = Installed(encrypted())
     await installed.reconcile()
