@@ -1,4 +1,4 @@
-"""Remembers when a session changed roles, so that a listing of the broker can be told to have these changes."""
+"""Remembers when a session changed roles, which shows whether a listing of the broker has these changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class RoleChanges:
 
     def __init__(self) -> None:
         self._last = 0.0
-        #: Of each role whose change no listing has.
+        #: The times of changes that no listing has, by role.
         self._unlisted: dict[str, float] = {}
 
     def add(self, role: str, at: float) -> None:
