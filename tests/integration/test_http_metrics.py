@@ -228,8 +228,15 @@ async def test_what_is_common_to_many_topics_can_be_left_out(tmp_path: Path) -> 
     assert "pulsar_broker_subscriptions_count" in by_broker
 
 
+def with_partitions(api: HttpApi, topic: str, count: int) -> None:
+    """Create a partitioned topic as a whole: this broker has no turns."""
+    name = TopicName.parse(f"persistent://public/default/{topic}")
+    api.broker.partitioned.create(name, count)
+    api.broker.topics.growth.finish(name)
+
+
 async def test_many_topics_come_in_full(api: HttpApi) -> None:
-    await api.done("PUT", "/admin/v2/persistent/public/default/wide/partitions", "1000")
+    with_partitions(api, "wide", 1000)
     text = (await api.request("GET", "/metrics")).body
     lines = [line for line in text.splitlines() if line.startswith("pulsar_storage_backlog_size{")]
     assert len(lines) == 1001
@@ -239,9 +246,8 @@ async def test_many_topics_come_in_full(api: HttpApi) -> None:
 async def test_a_large_scrape_lets_others_have_the_loop(api: HttpApi, monkeypatch: pytest.MonkeyPatch) -> None:
     topics = 2000
     for at in range(2):
-        path = f"/admin/v2/persistent/public/default/wide-{at}"
-        await api.done("PUT", f"{path}/partitions", str(topics // 2))
-        await api.done("PUT", f"{path}/subscription/s")
+        with_partitions(api, f"wide-{at}", topics // 2)
+        await api.done("PUT", f"/admin/v2/persistent/public/default/wide-{at}/subscription/s")
     turns, over = 0, False
     turns_of_reads: set[int] = set()
     read_topics = Scrape.read_topics

@@ -386,13 +386,18 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the broker makes the client wait, other than for its turn."""
         return bool(self._holds) and list(self._holds) != [_TURN]
 
-    def hold(self, reason: object, ms: int | None = None) -> None:
-        """Read nothing from the client until :meth:`release` of the same ``reason``, or for ``ms``."""
+    def hold(self, reason: object, ms: int | None = None, *, sees_end: bool = False) -> None:
+        """Handle nothing from the client until :meth:`release` of the same ``reason``, or for ``ms``.
+
+        Nothing is read either, so the client's leaving is not seen. With ``sees_end`` it is, unless the client sends
+        more: that is read once, and then no more.
+        """
         if self._transport is None or self._transport.is_closing():
             return
         if not self._holds:
-            self._transport.pause_reading()
             self._reader.paused = True
+            if not sees_end:
+                self._transport.pause_reading()
         timer = self._holds.get(reason)
         if timer is not None:
             timer.cancel()
@@ -425,6 +430,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.heard_at = self.broker.clock.monotonic()
         self._received.received(nbytes)
+        if self._reader.paused and self._transport is not None:
+            self._transport.pause_reading()
         self._handle_frames()
 
     def eof_received(self) -> None:

@@ -134,7 +134,7 @@ def end_expired(session: Session) -> None:
 def _verify(session: Session, find: Callable[[], Awaitable[Identity]], accepted: Callable[[Identity], None]) -> None:
     """Read nothing from the client until ``find`` has its identity; close the connection if there is none."""
     connection = session.connection
-    connection.hold(_VERIFYING)
+    connection.hold(_VERIFYING, sees_end=True)
 
     async def verify() -> None:
         try:
