@@ -79,7 +79,8 @@ def built(of: Any, defined: dict[str, Any], done: set[str]) -> Any:
     if kind == "enum":
         symbols, has_default = rest
         return {"type": "enum", "name": of, "symbols": symbols} | ({"default": symbols[0]} if has_default else {})
-    fields = []
+    # Pulsar compares no names of records, the library does: this field tells records of different names apart.
+    fields: list[Any] = [{"name": f"is{of}", "type": "null"}]
     for name, field, has_default in rest[0]:
         schema = built(field, defined, done)
         first = schema[0] if isinstance(schema, list) else schema
@@ -107,7 +108,7 @@ def samples(of: Any, defined: dict[str, Any]) -> Iterator[Any]:
             yield from rest[0]
         else:
             each = {name: list(samples(field, defined)) for name, field, _ in rest[0]}
-            usual = {name: values[0] for name, values in each.items()}
+            usual = {name: values[0] for name, values in each.items()} | {f"is{of}": None}
             yield usual
             for name, values in each.items():
                 yield from (usual | {name: value} for value in values[1:])

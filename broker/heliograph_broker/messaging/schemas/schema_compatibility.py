@@ -134,10 +134,11 @@ class _Resolution:
 
     def _compare_named(self, writer: AvroSchema, reader: AvroSchema, path: str) -> str | None:
         kind = writer["type"]
+        if kind == "record":
+            # Their names may differ: Avro's text asks for the same one, its library for Java, which Pulsar uses, not.
+            return self._compare_records(writer, reader, path)
         if not _same_name(writer, reader):
             return f"{path or 'the schema'}: {kind} {writer['name']} cannot be read as {reader['name']}"
-        if kind == "record":
-            return self._compare_records(writer, reader, path)
         if kind == "enum":
             missing = set(writer.get("symbols", ())) - set(reader.get("symbols", ()))
             if missing and "default" not in reader:
@@ -150,7 +151,7 @@ class _Resolution:
         """Compare two records; one that has itself as a part is taken for compatible there, until it is not."""
         pair = (writer["name"], reader["name"])
         if pair in self._failed:
-            return self._failed[pair]
+            return f"{path or 'the schema'}: as before, {self._failed[pair]}"
         if pair in self._assumed:
             return None
         self._assumed[pair] = None
