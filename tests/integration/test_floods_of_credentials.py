@@ -137,6 +137,20 @@ def test_passwords_of_clients_that_have_left_are_not_checked(tmp_path: Path, sig
         assert failures(broker, token, "basic") < MAX_WAITING - 1
 
 
+def test_commands_that_come_while_a_password_is_checked_are_answered_afterwards(tmp_path: Path, signer: Signer) -> None:
+    users = write_users(tmp_path / "users", {ADMIN: PASSWORD}, rounds=12)
+    settings = signer.settings(auth="token,basic", basic_file=str(users), superusers=ADMIN)
+    with (
+        TlsBroker(tmp_path, environment=settings) as broker,
+        connected(broker, "basic", f"{ADMIN}:{PASSWORD}".encode()) as client,
+    ):
+        for _ in range(200):
+            client.send(Type.PING)
+        client.expect(Type.CONNECTED)
+        for _ in range(200):
+            client.expect(Type.PONG)
+
+
 @contextlib.contextmanager
 def flood(attack: Callable[[int], None]) -> Iterator[Callable[[], int]]:
     """Call ``attack`` with one number after the other, by four threads; yields how often it has returned."""
