@@ -165,8 +165,7 @@ class _Changes:
             return
         broker = self._broker
         # Those that are to come are admitted: they are not asked for again.
-        broker.topics.growth.finish(name)
-        there = sum(str(part) in broker.directory.topics for part in self._broker.directory.concrete_names(name))
+        there = sum(str(part) in broker.directory.topics for part in broker.topics.growth.completed(name))
         effective = self._effective(name, wanted)
         if not self._fits(name, resource, effective, max(0, max(partitions, 1) - there)):
             return
@@ -184,8 +183,7 @@ class _Changes:
         """Create a subscription that does not exist, at its position; set properties and policies that differ."""
         broker, topic, local = self._broker, name.topic, name.local
         spec = resource.spec
-        broker.topics.growth.finish(topic)
-        parts = [broker.directory.topics.get(str(part)) for part in broker.directory.concrete_names(topic)]
+        parts = [broker.directory.topics.get(str(part)) for part in broker.topics.growth.completed(topic)]
         there = [part.subscriptions[local] for part in parts if part is not None and local in part.subscriptions]
         if any(each.persistent and not each.durable for each in there):
             self._refuse(resource, f"a reader is connected to {topic} as '{local}'")
@@ -414,8 +412,7 @@ class _Changes:
     def _add_subscriptions(self, name: TopicName, subscriptions: Sequence[str]) -> None:
         if not subscriptions:
             return
-        self._broker.topics.growth.finish(name)
-        for part in self._broker.directory.concrete_names(name):
+        for part in self._broker.topics.growth.completed(name):
             topic = self._broker.directory.get_topic(part)
             for sub in subscriptions:
                 if sub not in topic.subscriptions:

@@ -42,8 +42,7 @@ def create_subscription(
     check_subscription_name(name)
     if not partitions_for_client(broker, topic_name, broker.partitioned.create):
         broker.topics.get_or_create(topic_name)
-    broker.topics.growth.finish(topic_name)
-    topics = [broker.directory.get_topic(part) for part in broker.directory.concrete_names(topic_name)]
+    topics = [broker.directory.get_topic(part) for part in broker.topics.growth.completed(topic_name)]
     taken = [topic.subscriptions[name] for topic in topics if name in topic.subscriptions]
     # A reader's is no durable subscription, and keeps its name.
     if len(taken) == len(topics) or any(each.persistent and not each.durable for each in taken):

@@ -216,10 +216,9 @@ async def create_missed_partitions(request: web.Request) -> web.Response:
 
 def concrete_names(broker: Broker, name: TopicName) -> list[TopicName]:
     """Return the topic itself or all its partitions, none of which is to come. Raises :class:`TopicNotFound`."""
-    broker.topics.growth.finish(name)
     if not broker.directory.partitions_of(name):
         broker.directory.get_topic(name)
-    return broker.directory.concrete_names(name)
+    return broker.topics.growth.completed(name)
 
 
 def routes() -> list[web.RouteDef]:

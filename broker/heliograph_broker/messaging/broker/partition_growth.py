@@ -31,14 +31,12 @@ def _stops() -> PersistenceError:
 class PartitionGrowth:
     """The partitioned topics that have partitions to come; the directory has which (``growing``)."""
 
-    __slots__ = ("_add", "_begun", "_directory", "_records", "_stopped", "_waiting")
+    __slots__ = ("_add", "_directory", "_records", "_stopped", "_waiting")
 
     def __init__(self, directory: Directory, records: BrokerRecords, add: Callable[[TopicName], AnyTopic]) -> None:
         """``add`` creates a topic that is admitted."""
         self._directory = directory
         self._records = records
-        #: The first new partition of each topic that has partitions to come.
-        self._begun: dict[str, int] = {}
         self._add = add
         #: What waits for all partitions of a topic.
         self._waiting: dict[str, list[Done]] = {}
@@ -47,7 +45,6 @@ class PartitionGrowth:
     def begin(self, name: TopicName, indexes: range) -> None:
         """Create the partitions of a topic whose record names them: the first ones at once, the others in turns."""
         self._directory.growing[str(name)] = indexes
-        self._begun[str(name)] = indexes.start
         self._go_on(name)
 
     def restore(self) -> None:
@@ -55,7 +52,6 @@ class PartitionGrowth:
         for name, record in self._directory.partitioned.items():
             if record.grows_from is not None:
                 self._directory.growing[name] = range(record.grows_from, record.partitions)
-                self._begun[name] = record.added_from
 
     def run(self) -> bool:
         """Create some partitions of one topic. Return whether there are more to create."""
@@ -69,6 +65,11 @@ class PartitionGrowth:
         while str(name) in self._directory.growing:
             self._go_on(name)
 
+    def completed(self, name: TopicName) -> list[TopicName]:
+        """Create at once what is to come of a topic; return the names of all its partitions, else ``name`` itself."""
+        self.finish(name)
+        return self._directory.concrete_names(name)
+
     def when_complete(self, name: TopicName, done: Done) -> None:
         """Call ``done`` when all partitions are there, or with the error if the topic is deleted before."""
         if str(name) not in self._directory.growing:
@@ -81,7 +82,6 @@ class PartitionGrowth:
     def forget(self, name: TopicName) -> None:
         """The topic is deleted: create none of its partitions any more."""
         self._directory.growing.pop(str(name), None)
-        self._begun.pop(str(name), None)
         self._ended(name, TopicNotFound(f"Topic {name} was deleted while its partitions were created"))
 
     def stop(self) -> None:
@@ -108,7 +108,7 @@ class PartitionGrowth:
         if left[TURN:]:
             self._directory.growing[str(name)] = left[TURN:]
             return
-        del self._directory.growing[str(name)], self._begun[str(name)]
+        del self._directory.growing[str(name)]
         record = self._directory.partitioned[str(name)]
         if record.grows_from is not None:
             self._records.when_durable(partial(self._grown, name, record, record.partitions))
@@ -137,7 +137,7 @@ class PartitionGrowth:
         """Return the durable subscriptions of the partitions that there are, in the order of their coming."""
         record = self._directory.partitioned[str(name)]
         # A subscription of a new partition is no reason for one on those that are as new.
-        old = self._begun.get(str(name), record.partitions)
+        old = record.added_from if str(name) in self._directory.growing else record.partitions
         there = [self._directory.topics.get(f"{name}-partition-{index}") for index in range(old)]
         # Some may be on a few partitions only.
         found = (one for part in there if part is not None for one in part.subscriptions.values() if one.durable)

@@ -48,11 +48,10 @@ class PartitionedTopics:
         check_new_topics(self._directory, self._broker.policies, name, partitions, partitioned=True)
         check_topics(self._broker, name.tenant, partitions)
         check_properties(properties or {})
-        added = range(partitions)
         record = PartitionedRecord(partitions, properties or {}, grows_from=0)
         self._broker.records.put(records.PARTITIONED + str(name).encode(), records.encode(record))
         self._directory.partitioned[str(name)] = record
-        self._growth.begin(name, added)
+        self._growth.begin(name, range(partitions))
 
     def extend(self, name: TopicName, partitions: int) -> None:
         """Add partitions, with the subscriptions of the others; they can never be fewer.
