@@ -124,6 +124,9 @@ class _Resolution:
             if reader_kind in _PROMOTIONS.get(writer_kind, frozenset()):
                 return None
             return f"{path or 'the schema'}: {writer_kind} cannot be read as {reader_kind}"
+        if writer_kind == "record":
+            # Their names may differ: Avro's text asks for the same one, its library for Java, which Pulsar uses, not.
+            return self._compare_records(writer, reader, path)
         if writer_kind in _NAMED:
             return self._compare_named(writer, reader, path)
         if writer_kind == "array":
@@ -133,10 +136,8 @@ class _Resolution:
         return None
 
     def _compare_named(self, writer: AvroSchema, reader: AvroSchema, path: str) -> str | None:
+        """Compare two enums or fixed types."""
         kind = writer["type"]
-        if kind == "record":
-            # Their names may differ: Avro's text asks for the same one, its library for Java, which Pulsar uses, not.
-            return self._compare_records(writer, reader, path)
         if not _same_name(writer, reader):
             return f"{path or 'the schema'}: {kind} {writer['name']} cannot be read as {reader['name']}"
         if kind == "enum":

@@ -132,7 +132,7 @@ def end_expired(session: Session) -> None:
 
 
 def _verify(session: Session, find: Callable[[], Awaitable[Identity]], accepted: Callable[[Identity], None]) -> None:
-    """Read nothing from the client until ``find`` has its identity; close the connection if there is none."""
+    """Handle nothing from the client until ``find`` has its identity; close the connection if there is none."""
     connection = session.connection
     connection.hold(_VERIFYING, sees_end=True)
 
