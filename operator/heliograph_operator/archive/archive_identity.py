@@ -62,7 +62,8 @@ class ArchiveIdentity:
             stated = Way(urls.service_url, authorities)
             await keep_program_token(context, resource, program, stated, signer, clock.now())
         elif access.authorities:
-            await _keep_authorities(context, resource, secret, authorities)
+            found = await find_secret(context, resource, secret)
+            await _keep_authorities(context, resource, secret, authorities, found)
         else:
             access = NO_ACCESS
         return Source(topic, urls.service_url, urls.http_url, access)
@@ -74,20 +75,17 @@ class ArchiveIdentity:
         """
         urls, secret, with_token = program_urls(cluster), _secret(resource, cluster), needs_token(cluster)
         authorities = self._trust.bundle(key_of(cluster)) if urls.encrypted else ""
-        if not urls.service_url or not (with_token or authorities):
+        if not urls.service_url:
             return
-        found = await find_secret(context, resource, secret)
-        if found is None:
-            return
-        if authorities is None:
-            # The operator has just started: what it stored before is still valid.
-            authorities = decoded(found).get(AUTHORITIES, "")
         if with_token:
+            if authorities is None:
+                # The operator has just started: what it stored before is still valid.
+                authorities = decoded(await find_secret(context, resource, secret)).get(AUTHORITIES, "")
             program, signer, now = _program(resource), self._tokens.signer(key_of(cluster)), clock.now()
             stated = Way(urls.service_url, authorities)
             await keep_program_token(context, resource, program, stated, signer, now, renew_only=True)
-        else:
-            await _keep_authorities(context, resource, secret, authorities)
+        elif authorities and (found := await find_secret(context, resource, secret)) is not None:
+            await _keep_authorities(context, resource, secret, authorities, found)
 
     async def revoke(self, resource: Resource, cluster: Body | None) -> None:
         """Take its grant from the role of an archive that has ended, whose last token expires within a day.
@@ -131,9 +129,13 @@ def _secret(resource: Resource, cluster: Body) -> str:
     return _program(resource).secret if needs_token(cluster) else authorities_secret(cron_job_name(resource.key.name))
 
 
-async def _keep_authorities(context: Context, resource: Resource, secret: str, authorities: str) -> None:
-    """Keep the Secret of an archive without a token. Raises :class:`.ObjectRefused`, or :class:`.client.KubeError`."""
-    found = await find_secret(context, resource, secret)
+async def _keep_authorities(
+    context: Context, resource: Resource, secret: str, authorities: str, found: Body | None
+) -> None:
+    """Keep the Secret of an archive without a token, which is ``found`` there.
+
+    Raises :class:`.ObjectRefused`, or :class:`.client.KubeError`.
+    """
     about = metadata(resource.body, secret) | {"labels": CREDENTIALS}
     await write_secret(context, resource, about, {AUTHORITIES: authorities}, found)
 

@@ -126,7 +126,7 @@ class UserRights:
             return ""
         # An open cluster may be closed again, by the same keys: tokens of the role would be valid then.
         if not http_url(cluster):
-            # What a broker stored is there again when it starts.
+            # A broker that starts again has the rights that it stored.
             was_there = (cluster.get("status") or {}).get("storeFormat")
             why = f"{shown(key_of(cluster), resource.key.namespace)} has no broker now"
             return f"The rights of role {role} are still stored: {why}" if was_there else ""

@@ -129,7 +129,8 @@ def access_token(params: str) -> str:
 
 def _asked_token(credentials: ClientCredentials) -> tuple[str, float]:
     """Return a new token and its life in seconds."""
-    found = _asked(f"{credentials.issuer_url}/.well-known/openid-configuration", None, credentials.trusted)
+    tls = _tls(credentials.trusted) if credentials.trusted else None
+    found = _asked(f"{credentials.issuer_url}/.well-known/openid-configuration", None, tls)
     endpoint = found.get("token_endpoint")
     if not isinstance(endpoint, str):
         raise PulsarSourceError(f"{credentials.issuer_url}: this issuer names no token_endpoint (issuerUrl)")
@@ -141,18 +142,17 @@ def _asked_token(credentials: ClientCredentials) -> tuple[str, float]:
         "scope": credentials.scope,
     }
     content = urllib.parse.urlencode({name: each for name, each in form.items() if each}).encode()
-    answer = _asked(endpoint, content, credentials.trusted)
+    answer = _asked(endpoint, content, tls)
     token, life_s = answer.get("access_token"), answer.get("expires_in", _LIFE_S)
     if not isinstance(token, str):
         raise PulsarSourceError(f"{endpoint}: the answer holds no access_token")
     return token, float(life_s)
 
 
-def _asked(url: str, form: bytes | None, trusted: str) -> dict[str, Any]:
+def _asked(url: str, form: bytes | None, tls: ssl.SSLContext | None) -> dict[str, Any]:
     request = urllib.request.Request(url, data=form, headers={"Accept": "application/json"})
     try:
-        context = _tls(trusted) if trusted else None
-        with urllib.request.urlopen(request, timeout=_WITHIN_S, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=_WITHIN_S, context=tls) as answer:
             found = json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
