@@ -16,7 +16,7 @@ import pytest
 from tests.support.certificates import Authority, CertificateFiles, MountedCertificate
 from tests.support.clients import fresh_name
 from tests.support.polling import eventually
-from tests.support.rotation_clients import PROGRAMS, RotationClient, runnable
+from tests.support.rotation_clients import PROGRAMS, RotationClient, finished_client, runnable
 from tests.support.tls_broker import TlsBroker, frames_of
 from tests.support.tokens import Signer
 from tests.support.wire_client import Type, encode
@@ -164,6 +164,4 @@ def replace_everything(rotation: Rotation, directory: Path) -> None:
 def test_clients_lose_nothing_while_certificates_and_authorities_are_replaced(
     finished: dict[str, RotationClient], language: str, tmp_path: Path
 ) -> None:
-    if language not in finished:
-        PROGRAMS[language](tmp_path)
-    finished[language].lost_nothing()
+    finished_client(finished, language, tmp_path).lost_nothing()

@@ -15,7 +15,7 @@ import pytest
 from tests.support.clients import fresh_name
 from tests.support.closed_broker import ClosedBroker
 from tests.support.polling import eventually
-from tests.support.rotation_clients import PROGRAMS, RotationClient, runnable
+from tests.support.rotation_clients import PROGRAMS, RotationClient, finished_client, runnable
 from tests.support.tokens import SHORT_S
 
 from .test_rotation import trusts
@@ -98,6 +98,4 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RotationClie
 def test_clients_lose_nothing_while_the_tokens_of_their_plugin_for_oauth2_are_renewed(
     finished: dict[str, RotationClient], language: str, tmp_path: Path
 ) -> None:
-    if language not in finished:
-        PROGRAMS[language](tmp_path)
-    finished[language].lost_nothing()
+    finished_client(finished, language, tmp_path).lost_nothing()

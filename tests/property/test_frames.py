@@ -176,7 +176,7 @@ def test_four_bytes_tell_that_a_frame_before_connect_is_too_large(size: int, spl
     handled, error = read_stream(struct.pack(">I", size), splits, shared)
     assert handled == []
     assert error is not None
-    # What follows names the protocol that begins with these bytes, if it is one.
+    # The rest names the other protocol if these bytes begin a message of one.
     assert error.partition(";")[0] == expected
 
 

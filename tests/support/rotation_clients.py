@@ -1,6 +1,6 @@
 """Official clients that send and receive numbers while a test replaces everything that secures their broker.
 
-Each is a process of its own, which prints a line for every token that it asks for, every receipt and every message.
+Each client is a process of its own. It prints a line for each token that it asks for, each receipt and each message.
 """
 
 from __future__ import annotations
@@ -60,6 +60,13 @@ def runnable(directory: Path) -> dict[str, list[str]]:
         with suppress(pytest.skip.Exception):
             found[language] = compiled(directory)
     return found
+
+
+def finished_client(finished: Mapping[str, RotationClient], language: str, directory: Path) -> RotationClient:
+    """Return the client of a language, which has finished. Skips the test if a tool that it needs is missing."""
+    if language not in finished:
+        PROGRAMS[language](directory)
+    return finished[language]
 
 
 class RotationClient:

@@ -66,6 +66,16 @@ class Team:
         self.tokens = tokens(lambda: self.now)
         self._keys = ClusterKeys(self.tokens, lambda: self.now)
 
+    async def goes_on_after_a_restart(self) -> None:
+        """Restart the operator, and see that it keeps the runs as they are before it has read what is published."""
+        manifest = self.server.objects[CRON_JOB]
+        self.restart()
+        await self.cluster()
+        self.trust = BrokerTrust()
+        await self.topic()
+        assert self.archived() == ("Unknown", "ArchivePending")
+        assert self.server.objects[CRON_JOB] == manifest
+
     def stated(self, tls: dict[str, Any], *, served: bool = True) -> None:
         """Change ``spec.tls``; with ``served``, the brokers have its ports by now."""
         before = self.server.objects[CLUSTER]
@@ -274,13 +284,7 @@ async def test_without_an_authority_in_the_secret_of_the_brokers_those_of_the_sy
     assert AUTHORITIES not in team.server.objects
     assert team.mounted() == ({DIRECTORY: {"secretName": TOKEN.name}} if closed else {})
     # An operator that has just started takes that from the status.
-    manifest = team.server.objects[CRON_JOB]
-    team.restart()
-    await team.cluster()
-    team.trust = BrokerTrust()
-    await team.topic()
-    assert team.archived() == ("Unknown", "ArchivePending")
-    assert team.server.objects[CRON_JOB] == manifest
+    await team.goes_on_after_a_restart()
 
 
 async def test_another_authority_in_the_secret_of_the_brokers_is_taken_over() -> None:
@@ -327,14 +331,8 @@ async def test_until_it_knows_what_to_trust_the_operator_makes_no_run_that_trust
     assert team.archived() == ("Unknown", "ArchivePending")
     assert team.entry(secret) == team.published
     assert "DriftRepaired" not in [reason for reason, _ in team.server.events]
-    # Another operator goes on with what is stored, also before it has read what is published.
-    manifest = team.server.objects[CRON_JOB]
-    team.restart()
-    await team.cluster()
-    team.trust = BrokerTrust()
-    await team.topic()
-    assert team.archived() == ("Unknown", "ArchivePending")
-    assert team.server.objects[CRON_JOB] == manifest
+    # Another operator goes on with what is stored.
+    await team.goes_on_after_a_restart()
     assert team.entry(secret) == team.published
 
 

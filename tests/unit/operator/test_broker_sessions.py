@@ -203,4 +203,4 @@ async def test_a_change_of_one_role_costs_no_listing_for_another() -> None:
     assert session.listings == 2, "and so are the others before it"
     await session.set_role("a", RoleSettings())
     await session.recent_listing()
-    assert session.listings == 3, "who asks for everything gets everything"
+    assert session.listings == 3, "a listing for no single role has the changes of all"

@@ -446,7 +446,7 @@ async def test_a_pause_does_not_let_certificates_expire() -> None:
     await installed.reconcile()
     server = installed.server
     server.change(CLUSTER, annotations=PAUSED)
-    # What somebody does by hand meanwhile stays until there is something to renew.
+    # A change by hand stays until something has to be renewed.
     server.objects[PUBLISHED]["data"]["more"] = "by hand"
     written = len(server.written)
     names = read_server(decoded(server.objects[SERVER])).names

@@ -13,7 +13,6 @@ from heliograph_api.resources.broker_state import BrokerState, NamespaceState, T
 from heliograph_api.resources.model import User
 from heliograph_api.resources.role_state import RoleLimits, RoleSettings, service_account
 from heliograph_operator.act.broker_sessions import Listing
-from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.decide.user_grants import (
     Change,
     Grants,
@@ -25,13 +24,10 @@ from heliograph_operator.decide.user_grants import (
     stated_grants,
 )
 from heliograph_operator.objects.kinds import Key
-from heliograph_operator.user.user_reconciler import UserReconciler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from .api_server import resource_of
-from .installation import OneBroker
 from .users import CLUSTER, ORDERS, PRODUCE, SECRET, TOKEN, USER, Granting, Team, apply, closed, user
 
 
@@ -74,15 +70,13 @@ async def test_what_the_user_does_not_state_any_more_is_gone_and_others_keep_the
 
 async def test_drift_is_seen_by_the_listing_of_all_grants() -> None:
     team = Team(user(**PRODUCE))
-    context = team.context()
-    users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, BrokerTrust(), lambda: team.now)
-    resource = resource_of(context, USER)
-    await users.reconcile(context, resource)
+    resource, reconcile = team.kept()
+    await reconcile()
     listing = await team.broker.listing(0.0)
     assert resource.memory.observed == listing.role("team/billing")
     team.broker.policies("shop/payments")["namespace_auth"]["team/billing"] = ["consume"]
     assert (await team.broker.listing(0.0)).role("team/billing") != resource.memory.observed
-    await users.reconcile(context, resource)
+    await reconcile()
     assert (await team.broker.listing(0.0)).role("team/billing") == resource.memory.observed
     await team.broker.set_role("team/billing", None)
     assert (await team.broker.listing(0.0)).role("team/billing") != resource.memory.observed
@@ -98,17 +92,15 @@ async def test_grants_that_the_broker_does_not_keep_are_told_after_the_next_list
 
     team = Team(user(**PRODUCE))
     team.broker = Forgetful()
-    context = team.context()
-    users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, BrokerTrust(), lambda: team.now)
-    resource = resource_of(context, USER)
-    await users.reconcile(context, resource)
+    _, reconcile = team.kept()
+    await reconcile()
     for _ in range(3):
         # It is tried again each time, and not taken for granted.
-        await users.reconcile(context, resource)
+        await reconcile()
         assert team.condition()[1] == "NotApplied"
         assert "does not have them: produce on topic" in team.condition()[2]
     team.broker.forgets = False
-    await users.reconcile(context, resource)
+    await reconcile()
     assert team.condition()[1] == "Reconciled"
     assert team.broker.policies("shop/payments")["destination_auth"]
 
@@ -120,24 +112,20 @@ async def test_identities_that_the_broker_does_not_keep_are_told_after_the_next_
 
     team = Team(user(**PRODUCE, authentication=[{"serviceAccount": {"name": "billing"}}]))
     team.broker = Forgetful()
-    context = team.context()
-    users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, BrokerTrust(), lambda: team.now)
-    resource = resource_of(context, USER)
-    await users.reconcile(context, resource)
+    _, reconcile = team.kept()
+    await reconcile()
     for _ in range(2):
-        await users.reconcile(context, resource)
+        await reconcile()
         assert team.condition()[1] == "NotApplied"
         assert "the identities and limits" in team.condition()[2]
 
 
 async def test_grants_that_somebody_takes_away_before_the_next_listing_come_back_at_once() -> None:
     team = Team(user(**PRODUCE))
-    context = team.context()
-    users = UserReconciler(OneBroker(team.broker), team.tokens, team.roles, BrokerTrust(), lambda: team.now)
-    resource = resource_of(context, USER)
+    _, reconcile = team.kept()
     for _ in range(2):
         team.broker.policies("shop/payments")["destination_auth"].clear()
-        await users.reconcile(context, resource)
+        await reconcile()
         assert team.broker.policies("shop/payments")["destination_auth"]
         assert team.condition()[1] == "Reconciled"
 
@@ -152,9 +140,8 @@ async def test_a_user_costs_one_listing_at_most() -> None:
 
     team = Team(user(**PRODUCE, authentication=[{"serviceAccount": {"name": "billing"}}]))
     team.broker = broker = Counting()
-    context = team.context()
-    users = UserReconciler(OneBroker(broker), team.tokens, team.roles, BrokerTrust(), lambda: team.now)
-    await users.reconcile(context, resource_of(context, USER))
+    _, reconcile = team.kept()
+    await reconcile()
     assert team.condition()[1] == "Reconciled"
     assert broker.listings == 1
     assert broker.roles

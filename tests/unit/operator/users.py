@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from heliograph_api.admin.admin_client import AdminRefused
@@ -15,6 +16,7 @@ from heliograph_api.resources.role_state import (
 )
 from heliograph_operator.act.broker_trust import BrokerTrust
 from heliograph_operator.act.controller import Context, Outcome
+from heliograph_operator.act.resource import Resource
 from heliograph_operator.cluster.cluster_keys import ClusterKeys
 from heliograph_operator.decide.token_secrets import decoded
 from heliograph_operator.decide.user_grants import (
@@ -131,8 +133,16 @@ class Team:
         context = self.context()
         if keys and key.namespace == "team":
             await self._cluster(context)
-        users = UserReconciler(OneBroker(self.broker), self.tokens, self.roles, self.trust, lambda: self.now)
-        return await users.reconcile(context, resource_of(context, key))
+        return await self._users().reconcile(context, resource_of(context, key))
+
+    def kept(self, key: Key = USER) -> tuple[Resource, Callable[[], Awaitable[Outcome]]]:
+        """Return a User, and a function that reconciles it as an operator that remembers the times before."""
+        context = self.context()
+        resource = resource_of(context, key)
+        return resource, partial(self._users().reconcile, context, resource)
+
+    def _users(self) -> UserReconciler:
+        return UserReconciler(OneBroker(self.broker), self.tokens, self.roles, self.trust, lambda: self.now)
 
     def context(self) -> Context:
         context = self.server.context()
