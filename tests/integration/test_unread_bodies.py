@@ -128,7 +128,7 @@ def by_aiohttp(url: str, body: Path, headers: dict[str, str], trusted: Path) -> 
         ):
             transport = answer.connection and answer.connection.transport
             text = await answer.text()
-            if transport:
+            if transport and transport.get_extra_info("socket").fileno() >= 0:
                 # Else it would wait, beyond the end of the loop, to have sent the whole body.
                 transport.abort()
             return answer.status, text
