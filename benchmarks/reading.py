@@ -25,6 +25,7 @@ from .kept_topics import Shape, keeping_broker, publish, shapes_of
 from .processor_time import processor_s
 from .read_requests import READY, Reading
 from .reading_stages import print_stages
+from .spark_reader import VALUES
 
 _HERE = Path(__file__).parents[1]
 _JAVA_CLIENT = _HERE / ".cache" / "java-tools" / "client"
@@ -112,6 +113,8 @@ def readers(broker: BrokerProcess, scratch: Path, connector: tuple[Path, Path] |
         ("the bare wire: frames counted", [*module, "benchmarks.client_readers", "wire", url], 1),
         ("this data source, one split", spark, 1),
         ("this data source, two splits", spark, 2),
+        ("this data source, one split, values alone", [*spark, VALUES], 1),
+        ("this data source, two splits, values alone", [*spark, VALUES], 2),
         ("Java client, queue of 1,000", [*java, "1000"], 1),
         ("Java client, queue of 20,000", [*java, "20000"], 1),
         ("Python client", [*module, "benchmarks.client_readers", "python", url], 1),

@@ -1,6 +1,7 @@
-"""A Spark session that reads topics: ``python -m benchmarks.spark_reader SERVICE-URL ADMIN-URL [JAR]``.
+"""A Spark session that reads topics: ``python -m benchmarks.spark_reader SERVICE-URL ADMIN-URL [values | JAR]``.
 
-With a JAR, which is that of the Scala connector, this runs in a Python with a PySpark that fits it.
+With ``values`` it asks for the values alone, without the columns of metadata. With a JAR, which is that of the Scala
+connector, this runs in a Python with a PySpark that fits it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from pyspark.sql.functions import max as largest
 from pyspark.sql.functions import sum as total
 
 from .read_requests import Reading, Request, serve
+
+#: Asks for the values alone.
+VALUES = "values"
 
 _MASTER = "local[2]"
 
@@ -38,14 +42,17 @@ def own_session() -> SparkSession:
     return build_session("reading", SessionOptions(master=_MASTER, conf={"spark.ui.enabled": "false"}))
 
 
-def read(spark: SparkSession, service_url: str, admin_url: str, request: Request, *, connector: bool) -> Reading:
+def read(
+    spark: SparkSession, service_url: str, admin_url: str, request: Request, *, connector: bool, values: bool = False
+) -> Reading:
     """Read a topic into nothing, and count what goes there."""
     began = time.monotonic()
     options = {"service.url": service_url, "admin.url": admin_url, "topic": request.topic}
     if not connector:
         # More entries than any topic has here.
         options |= {"maxEntriesPerSplit": "1000000000", "minPartitions": str(request.splits)}
-    frame = spark.read.format("pulsar").options(**options).load()
+    reader = spark.read.format("pulsar").options(**options)
+    frame = (reader.schema("value BINARY") if values else reader).load()
     seen = Observation()
     counts = [count(lit(1)).alias("messages"), total(length("value")).alias("bytes")]
     if not connector:
@@ -61,6 +68,8 @@ def read(spark: SparkSession, service_url: str, admin_url: str, request: Request
 
 
 if __name__ == "__main__":
-    service, admin, *jars = sys.argv[1:]
+    service, admin, *further = sys.argv[1:]
+    values = further == [VALUES]
+    jars = [] if values else further
     session = connector_session(jars[0]) if jars else own_session()
-    serve(lambda request: read(session, service, admin, request, connector=bool(jars)))
+    serve(lambda request: read(session, service, admin, request, connector=bool(jars), values=values))
