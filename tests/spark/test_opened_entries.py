@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_api.protocol.ack_sets import MAX_BATCH_MESSAGES
 from heliograph_api.protocol.frames import EntryError
 from heliograph_spark.decode.columns import METADATA_COLUMNS, EntryColumns
 from heliograph_spark.decode.entries import UndecodableMessage
@@ -18,7 +19,16 @@ from heliograph_spark.wire.message_heads import MessageHead
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.entries import COMPRESS, make_frame, seal, text_field
+from tests.support.entries import (
+    COMPRESS,
+    Message,
+    batch_payload,
+    make_batch,
+    make_frame,
+    make_message,
+    seal,
+    text_field,
+)
 
 HEAD: MessageHead = (1, 5, 6, 2, ())
 NAMES = ["value", *METADATA_COLUMNS]
@@ -49,9 +59,34 @@ UNCOMMON = {
     "uncompressed_size": st.sampled_from([0, 1, 100]),
     "producer": TEXTS,
 }
+#: All messages of a batch, some of them, and no such set.
+ACK_SETS = st.sampled_from([(), (), (1,), (-1, 3), (0,) * 20_000])
 PARTS = st.binary(max_size=3) | st.sampled_from(
     [b"\xff" * 9, b"\x8a\0\1p", b"\x80" * 10 + b"\1", b"\x22\0", b"\x0a\1\xff"]
 )
+
+
+SINGLE = {
+    "partition_key": TEXTS,
+    "ordering_key": st.binary(max_size=4),
+    "event_time": LARGE,
+    "sequence_id": LARGE,
+    "null_value": st.booleans(),
+    "compacted_out": st.booleans(),
+    "properties": st.dictionaries(TEXTS, TEXTS, max_size=3),
+}
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Message:
+    """A message of a batch."""
+    fields: dict[str, Any] = draw(st.fixed_dictionaries({}, optional=SINGLE))
+    payload = draw(st.binary(max_size=9))
+    properties = fields.pop("properties", {})
+    single = wire.SingleMessageMetadata(payload_size=len(payload), **fields)
+    for name, text in properties.items():
+        single.properties.add(key=name, value=text)
+    return single, payload
 
 
 @st.composite
@@ -62,6 +97,10 @@ def frames(draw: st.DrawFn) -> bytes:
         fields |= draw(st.fixed_dictionaries({}, optional=UNCOMMON))
     # Long ones are not copied.
     payload = draw(st.binary(max_size=9)) * draw(st.sampled_from([1, 1, 1, 3000]))
+    batch = draw(st.lists(messages(), min_size=1, max_size=4) | st.none())
+    if batch is not None:
+        payload = batch_payload(batch)
+        fields["num_messages_in_batch"] = len(batch) + draw(st.sampled_from([0, 0, 0, -1, 1]))
     if draw(st.booleans()):
         codec = draw(st.sampled_from(sorted(COMPRESS)))
         fields |= {"compression": codec, "uncompressed_size": len(payload)}
@@ -83,9 +122,9 @@ def _changed(draw: st.DrawFn, data: bytes) -> bytes:
     return bytes(changed)
 
 
-def _opened(opens: Any, data: bytes) -> OpenedEntry | str:
+def _opened(opens: Any, data: bytes, head: MessageHead = HEAD) -> OpenedEntry | str:
     try:
-        found: OpenedEntry = opens(HEAD, data)
+        found: OpenedEntry = opens(head, data)
     except EntryError as error:
         return f"{type(error).__name__}: {error}"
     return found
@@ -120,7 +159,7 @@ def _columns(names: list[str], *, compiled: bool) -> EntryColumns:
 def _taken(columns: EntryColumns, entry: OpenedEntry) -> list[dict[str, Any]] | str:
     """Add an entry twice, the first time natively where that is possible, and return the rows."""
     try:
-        if not columns.add_message(entry):
+        if not columns.add_whole(entry):
             columns.add(entry)
         columns.add(entry)
     except UndecodableMessage as refused:
@@ -135,28 +174,44 @@ def _taken(columns: EntryColumns, entry: OpenedEntry) -> list[dict[str, Any]] | 
     return rows
 
 
-@given(frames(), st.just(NAMES) | st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
-def test_any_entry_gives_the_columns_that_it_gives_in_python(data: bytes, names: list[str]) -> None:
-    expected = _opened(open_entry, data)
+@given(frames(), st.just(NAMES) | st.lists(st.sampled_from(NAMES), min_size=1, unique=True), ACK_SETS)
+def test_any_entry_gives_the_columns_that_it_gives_in_python(
+    data: bytes, names: list[str], ack_set: tuple[int, ...]
+) -> None:
+    head = (*HEAD[:-1], ack_set)
+    expected = _opened(open_entry, data, head)
     if isinstance(expected, str):
         return
-    found = _opened(OPEN_ENTRY, data)
+    found = _opened(OPEN_ENTRY, data, head)
     assert not isinstance(found, str)
     pure, native = _columns(names, compiled=False), _columns(names, compiled=COMPILED)
     assert _taken(native, found) == _taken(pure, expected)
 
 
-def test_a_message_by_itself_is_added_natively_and_a_batch_or_a_chunk_is_not() -> None:
+def test_messages_alone_and_batches_are_added_natively_and_what_is_uncommon_is_not() -> None:
     columns = _columns(NAMES, compiled=COMPILED)
-    common = make_frame(b"v", key="k", properties={"a": "b"}, schema_version=b"1", event_time=3, publish_time=4)[1]
-    assert columns.add_message(_one(common)) is COMPILED
+    for common in (
+        make_frame(b"v", key="k", properties={"a": "b"}, schema_version=b"1", event_time=3, publish_time=4)[1],
+        make_batch(b"v", make_message(b"w", key="k", properties={"a": "b"}), publish_time=4)[1],
+    ):
+        assert columns.add_whole(_one(common)) is COMPILED
     for uncommon in (
-        make_frame(b"\0\0\0\2\x18\1v", num_messages_in_batch=1)[1],
+        make_batch(b"v", codec="LZ4")[1],
+        make_batch(b"v", claimed=2)[1],
+        make_batch(b"v", claimed=MAX_BATCH_MESSAGES + 1)[1],
         make_frame(b"v", chunk=(0, 2))[1],
         make_frame(COMPRESS["LZ4"](b"v"), compression="LZ4", uncompressed_size=1)[1],
     ):
-        assert columns.add_message(_one(uncommon)) is False
-    assert columns.rows == COMPILED
+        assert columns.add_whole(_one(uncommon)) is False
+    assert columns.add_whole(OPEN_ENTRY((*HEAD[:-1], (1,)), make_batch(b"v", b"w")[1])) is False
+    assert columns.rows == 3 * COMPILED
+
+
+def test_a_batch_without_a_message_that_is_left_adds_no_row() -> None:
+    columns = _columns(NAMES, compiled=COMPILED)
+    gone = wire.SingleMessageMetadata(payload_size=0, compacted_out=True)
+    assert columns.add_whole(_one(make_batch((gone, b""))[1])) is COMPILED
+    assert (columns.rows, list(columns.take())) == (0, [])
 
 
 def _one(data: bytes) -> OpenedEntry:
@@ -169,7 +224,7 @@ def test_batches_of_any_sizes_one_after_the_other_have_their_own_values(sizes: l
     columns = _columns(["value", "__key"], compiled=COMPILED)
     kept = []
     for at, size in enumerate(sizes):
-        columns.add_message(_one(make_frame(bytes([at]) * size, key=str(at))[1]))
+        columns.add_whole(_one(make_frame(bytes([at]) * size, key=str(at))[1]))
         kept.append(list(columns.take()))
         if drop:
             # The next one may get the memory of this one.

@@ -15,6 +15,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from crc32c import crc32c
+from heliograph_api.protocol.ack_sets import MAX_BATCH_MESSAGES
 from heliograph_api.protocol.wire_pb2 import MessageMetadata
 
 cdef enum:
@@ -25,6 +26,8 @@ cdef enum:
 
 #: The last millisecond whose microseconds have 63 bits.
 cdef uint64_t LAST_MS = 9223372036854775
+#: The most messages that a batch may hold.
+cdef int32_t MOST_MESSAGES = MAX_BATCH_MESSAGES
 
 include "_buffers.pxi"
 include "_metadata.pxi"
@@ -309,30 +312,28 @@ cdef class RowBuffers:
                 self.texts.put(single.texts[each].data, single.texts[each].size)
         return True
 
-    def add_message(self, OpenedEntry entry not None, bytes partition not None):
-        """Add the message of an entry that holds no batch.
+    def add_whole(self, OpenedEntry entry not None, bytes partition not None):
+        """Add all messages of an entry.
 
         Return the payload's size, and a tuple of the number of rows, the entry's place, its publish time (us), producer,
-        version of the schema and number of deliveries before. None, and no row, for a batch and for what is uncommon.
+        version of the schema and number of deliveries before; in its place None if no message of a batch is left. None,
+        and no row, for what is uncommon or wrong.
         """
         cdef Whole whole
         cdef Py_ssize_t before = self.count
-        cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(entry.data)
         cdef bint added = False
-        if not entry.read(&whole) or whole.batch or whole.compression or whole.publish_time > LAST_MS:
+        if not entry.read(&whole) or whole.compression or whole.publish_time > LAST_MS:
             return None
         whole.single.payload_size = PyBytes_GET_SIZE(entry.data) - entry.payload_at
         try:
-            if self.put_single(&whole.single, data + entry.payload_at):
-                if self.message_id is not None:
-                    self.put_own_id(entry.ledger, entry.entry, partition)
-                self.end_row(-1, <int64_t>whole.single.event_time * 1000, <int64_t>whole.single.sequence_id)
-                added = True
+            added = self.put_batch(entry, &whole, partition) if whole.batch else self.put_one(entry, &whole, partition)
         finally:
             if not added:
                 self.truncate(before)
         if not added:
             return None
+        if self.count == before:
+            return whole.single.payload_size, None
         version = None
         if whole.schema_version.data != NULL:
             version = PyBytes_FromStringAndSize(<const char *>whole.schema_version.data, whole.schema_version.size)
@@ -341,19 +342,43 @@ cdef class RowBuffers:
         place = self.count, entry.ledger, entry.entry
         return whole.single.payload_size, (*place, published, producer, version, entry.redelivery_count)
 
-    cdef int put_own_id(self, uint64_t ledger, uint64_t entry, bytes partition) except -1:
-        """Add the id of a message that is an entry by itself."""
+    cdef bint put_one(self, OpenedEntry entry, Whole *whole, bytes partition) except *:
+        """Add the message that is an entry by itself; False, and perhaps some of its strings, if it is uncommon."""
         cdef uint8_t written[64]
-        cdef Py_ssize_t used
-        if PyBytes_GET_SIZE(partition) > 16:
-            raise ValueError("no partition of a message id is so long")
-        written[0] = 0x08
-        used = 1 + put_varint(written + 1, ledger)
-        written[used] = 0x10
-        used += 1
-        used += put_varint(written + used, entry)
-        memcpy(written + used, PyBytes_AS_STRING(partition), PyBytes_GET_SIZE(partition))
-        return self.message_id.put(written, used + PyBytes_GET_SIZE(partition))
+        cdef const uint8_t *payload = <const uint8_t *>PyBytes_AS_STRING(entry.data) + entry.payload_at
+        if not self.put_single(&whole.single, payload):
+            return False
+        if self.message_id is not None:
+            self.message_id.put(written, put_place(written, entry.ledger, entry.entry, partition))
+        self.end_row(-1, <int64_t>whole.single.event_time * 1000, <int64_t>whole.single.sequence_id)
+        return True
+
+    cdef bint put_batch(self, OpenedEntry entry, Whole *whole, bytes partition) except *:
+        """Add the messages of a batch; False, and perhaps some of them, for what is uncommon or wrong."""
+        cdef uint8_t written[64]
+        cdef const uint8_t *payload = <const uint8_t *>PyBytes_AS_STRING(entry.data) + entry.payload_at
+        cdef bytes head = b""
+        cdef bytes tail = b""
+        # A set of acknowledgments leaves some of the messages out.
+        if whole.messages > MOST_MESSAGES or entry.ack_set:
+            return False
+        if self.message_id is not None:
+            head = PyBytes_FromStringAndSize(
+                <const char *>written, put_place(written, entry.ledger, entry.entry, partition)
+            )
+            written[0] = 0x30
+            tail = PyBytes_FromStringAndSize(<const char *>written, 1 + put_varint(written + 1, whole.messages))
+        return self.scan(
+            payload,
+            whole.single.payload_size,
+            whole.messages,
+            -1,
+            whole.messages,
+            None,
+            <int64_t>whole.single.sequence_id,
+            head,
+            tail,
+        )
 
     cdef int put_id(self, bytes head, int32_t index, bytes tail) except -1:
         """Add the id of a message of a batch: between the parts that it has from the entry, the index."""
@@ -371,6 +396,20 @@ cdef inline int put_span(Column column, Span span) except -1:
     if span.data == NULL:
         return column.put_null()
     return column.put(span.data, span.size)
+
+
+cdef inline Py_ssize_t put_place(uint8_t *at, uint64_t ledger, uint64_t entry, bytes partition) except -1:
+    """Write the part of a message id that all messages of an entry have, into 64 bytes; return how many it took."""
+    cdef Py_ssize_t used
+    if PyBytes_GET_SIZE(partition) > 16:
+        raise ValueError("no partition of a message id is so long")
+    at[0] = 0x08
+    used = 1 + put_varint(at + 1, ledger)
+    at[used] = 0x10
+    used += 1
+    used += put_varint(at + used, entry)
+    memcpy(at + used, PyBytes_AS_STRING(partition), PyBytes_GET_SIZE(partition))
+    return used + PyBytes_GET_SIZE(partition)
 
 
 cdef inline Py_ssize_t put_varint(uint8_t *at, uint64_t number) noexcept nogil:

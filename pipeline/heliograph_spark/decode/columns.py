@@ -120,17 +120,18 @@ class EntryColumns:
         """Whether they make a whole batch, so that they should be taken."""
         return self._opened_bytes >= _FULL_BYTES or self._rows.count >= _FULL_ROWS
 
-    def add_message(self, entry: ReceivedEntry) -> bool:
-        """Add the message of an entry that holds no batch, if nothing about it is uncommon; False if it is not added.
+    def add_whole(self, entry: ReceivedEntry) -> bool:
+        """Add all messages of an entry, if nothing about it is uncommon or wrong; False if none is added.
 
         Earlier rows must be taken once they are :attr:`full`.
         """
-        added = self._rows.add_message(entry, self._id_end)
+        added = self._rows.add_whole(entry, self._id_end)
         if added is None:
             return False
         size, common = added
-        # Half the time of _Collected(…): this is done for each entry.
-        self._entries.append(tuple.__new__(_Collected, common))
+        if common is not None:
+            # Half the time of _Collected(…): this is done for each entry.
+            self._entries.append(tuple.__new__(_Collected, common))
         self._opened_bytes += size
         return True
 

@@ -67,12 +67,12 @@ class Rows(Protocol):
         something about the batch is uncommon or wrong: then :func:`.entries.messages_of_batch` has to read it.
         """
 
-    def add_message(self, entry: ReceivedEntry, partition: bytes) -> tuple[int, tuple[Any, ...]] | None:
-        """Add the message of an entry of :data:`OPEN_ENTRY` that holds no batch; ``partition`` ends its id.
+    def add_whole(self, entry: ReceivedEntry, partition: bytes) -> tuple[int, tuple[Any, ...] | None] | None:
+        """Add all messages of an entry of :data:`OPEN_ENTRY`; ``partition`` ends their ids.
 
         Return the payload's size (bytes), and a tuple of the number of rows, ledger, entry, publish time
-        (microseconds), producer, version of the schema and number of earlier deliveries. None, and no row, if anything
-        about it is uncommon.
+        (microseconds), producer, version of the schema and number of earlier deliveries, or None if it added no row.
+        None alone, and no row, if anything about the entry is uncommon or wrong.
         """
 
     def truncate(self, count: int) -> None:
@@ -150,7 +150,7 @@ class ListedRows:
     ) -> bool:
         return False
 
-    def add_message(self, entry: ReceivedEntry, partition: bytes) -> None:
+    def add_whole(self, entry: ReceivedEntry, partition: bytes) -> None:
         return None
 
     def truncate(self, count: int) -> None:
@@ -176,8 +176,8 @@ class BufferedRows:
         self._opened = _compiled.OpenedEntry
         self.truncate = self._buffers.truncate
 
-    def add_message(self, entry: ReceivedEntry, partition: bytes) -> tuple[int, tuple[Any, ...]] | None:
-        return self._buffers.add_message(entry, partition) if type(entry) is self._opened else None
+    def add_whole(self, entry: ReceivedEntry, partition: bytes) -> tuple[int, tuple[Any, ...] | None] | None:
+        return self._buffers.add_whole(entry, partition) if type(entry) is self._opened else None
 
     @property
     def count(self) -> int:

@@ -40,14 +40,16 @@ def read_range(
     assembly, missed = ChunkAssembly(), Missed(wanted, options)
     lost_for_s = options.poll_timeout_ms / 1000
     begin, settings = _begin(wanted, options), options.reader
+    # Batches of which only a part is in the range.
+    parts = {each.entry_key for each in (start, end) if each.batch >= 0}
     reading = EntryReader(brokers, wanted.topic, begin, settings, lost_for_s=lost_for_s, opens=OPEN_ENTRY)
     with reading as reader:
         for entry in _entries(reader, wanted, options, missed):
-            if columns.add_message(entry):
+            place = entry.ledger, entry.entry
+            if place not in parts and columns.add_whole(entry):
                 if columns.full:
                     yield from columns.take()
                 continue
-            place = entry.ledger, entry.entry
             try:
                 message = assembly.add(entry)
                 if isinstance(message, MissingChunks):

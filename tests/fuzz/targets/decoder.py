@@ -43,9 +43,9 @@ def run(data: bytes) -> None:
             raise Finding(f"{field} in Python: {getattr(expected, field)!r}; compiled: {getattr(found, field)!r}")
     if max(expected.metadata.uncompressed_size, len(expected.payload)) > _MOST_BYTES:
         return
-    alone = not flags & 4 and not words
-    pure = _rows(expected, after, up_to, compiled=False, alone=alone)
-    native = _rows(found, after, up_to, compiled=True, alone=alone)
+    whole = not flags & 4
+    pure = _rows(expected, after, up_to, compiled=False, whole=whole)
+    native = _rows(found, after, up_to, compiled=True, whole=whole)
     if pure != native:
         raise Finding(f"in Python: {pure}; compiled: {native}")
 
@@ -57,10 +57,10 @@ def _opened(opens: Any, head: MessageHead, entry: bytes) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
-def _rows(entry: Any, after: int, up_to: int | None, *, compiled: bool, alone: bool) -> Any:
+def _rows(entry: Any, after: int, up_to: int | None, *, compiled: bool, whole: bool) -> Any:
     columns = EntryColumns("persistent://a/b/c-partition-2", _SCHEMA, partition=2, compiled=compiled)
     try:
-        if not alone or not columns.add_message(entry):
+        if not whole or not columns.add_whole(entry):
             columns.add(entry, after, up_to)
     except UndecodableMessage as refused:
         return f"{refused}, {columns.rows} rows"
