@@ -20,8 +20,8 @@ from heliograph_spark.plan.errors import JobError
 
 #: Errors that catalogs, tables and their files raise; they have no common base. Those of HTTP and of file systems are
 #: an OSError. That of a REST catalog without an operation is a NotImplementedError, that of a date or time after the
-#: year 9999, which Python has not, an OverflowError; that of a package which a catalog's property asks for and which
-#: is not there, an ImportError.
+#: year 9999, which Python has not, an OverflowError; that of a file that ends early an EOFError; that of a package
+#: which a catalog's property asks for and which is not there, an ImportError.
 _REFUSALS = (
     OSError,
     ImportError,
@@ -29,6 +29,7 @@ _REFUSALS = (
     TypeError,
     NotImplementedError,
     OverflowError,
+    EOFError,
     ArrowException,
     UnsupportedPyArrowTypeException,
     SQLAlchemyError,

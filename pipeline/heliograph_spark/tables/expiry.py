@@ -15,6 +15,7 @@ from heliograph_spark.run.files import Directory
 
 from .catalog import refusals
 from .locations import of_hadoop, path_of
+from .manifests import check_manifests
 
 #: What tables and Spark write below a table's location, and where. Another file is not the table's: the location of
 #: another table may be below this one's.
@@ -35,7 +36,8 @@ def delete_unused_files(spark: SparkSession, table: Table, before_ms: int) -> in
     """Delete the files below a table's location that no snapshot has and that are older than a time (ms since 1970).
 
     A run writes its files before its commit, so a file must be older than any run takes. Directories that have nothing
-    more in them go, too. Returns the number of files.
+    more in them go, too. Returns the number of files. Raises :class:`JobError`, before it deletes anything, if a
+    manifest is damaged, as the files that it named could not be known.
     """
     directory = Directory(spark, of_hadoop(table.location()))
     found = [name for name in directory.files_before(before_ms) if name.startswith(_PLACES) and name.endswith(_OURS)]
@@ -56,6 +58,7 @@ def delete_unused_files(spark: SparkSession, table: Table, before_ms: int) -> in
 
 def _used(table: Table) -> set[str]:
     metadata = table.metadata
+    check_manifests(table.io, metadata.snapshots, ".".join(table.name()))
     used = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     used |= {snapshot.manifest_list for snapshot in metadata.snapshots}
     used |= {each.statistics_path for each in (*metadata.statistics, *metadata.partition_statistics)}

@@ -19,6 +19,7 @@ from .adding import add_files
 from .catalog import refusals
 from .columns import check_names, in_spark
 from .locations import of_hadoop
+from .manifests import check_manifests
 
 _EPOCH = date(1970, 1, 1)
 
@@ -65,16 +66,21 @@ def mergeable_days(table: Table, file_bytes: int) -> dict[date, list[Any]]:
     """Return the data files of each day that has more than its bytes need, the days in order.
 
     A table that is not partitioned by days has none. A day is left out if another engine has deleted rows of it by
-    files of deletes: its data files still have these rows.
+    files of deletes: its data files still have these rows. Raises :class:`JobError` for a damaged manifest.
     """
-    if not isinstance(table.spec().fields[0].transform, DayTransform):
+    spec = table.spec()
+    if not spec.fields or not isinstance(spec.fields[0].transform, DayTransform):
         return {}
+    name = ".".join(table.name())
+    if (snapshot := table.current_snapshot()) is not None:
+        check_manifests(table.io, [snapshot], name)
     days: dict[date, list[Any]] = {}
     with_deletes: set[date] = set()
-    with refusals(".".join(table.name())):
+    with refusals(name):
         for task in table.scan().plan_files():
-            if task.file.partition[0] is None:
-                # A message that could not be read may have no publish time.
+            if task.file.spec_id != spec.spec_id or task.file.partition[0] is None:
+                # Another engine has partitioned the table in another way, or a message has no publish time that is
+                # known.
                 continue
             day = _EPOCH + timedelta(days=task.file.partition[0])
             days.setdefault(day, []).append(task.file)

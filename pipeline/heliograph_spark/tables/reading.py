@@ -31,6 +31,7 @@ from heliograph_spark.run.spark_versions import arrow_schema
 
 from .catalog import refusals
 from .columns import REWRITE, in_spark
+from .manifests import check_manifests
 from .projection import names_of, projected
 
 #: The newest version of Iceberg's format whose tables are read: later ones have defaults, and deletes in other files.
@@ -59,11 +60,15 @@ def planned_files(scan: DataScan, name: str) -> list[DataFile]:
     """Return the data files that a scan of the table ``name`` plans, in no certain order.
 
     Raises :class:`JobError` for what is not read here: another version of the format, files that are not Parquet, and
-    deletes by values.
+    deletes by values, and for a damaged manifest.
     """
     if scan.table_metadata.format_version > _NEWEST_FORMAT:
         version = scan.table_metadata.format_version
         raise JobError(f"{name}: it is of version {version} of Iceberg's format; valid: 1 to {_NEWEST_FORMAT}")
+    with refusals(name):
+        snapshot = scan.snapshot()
+    if snapshot is not None:
+        check_manifests(scan.io, [snapshot], name)
     with refusals(name):
         try:
             tasks = list(scan.plan_files())

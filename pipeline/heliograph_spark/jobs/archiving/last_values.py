@@ -22,6 +22,7 @@ from heliograph_spark.plan.errors import JobError
 from heliograph_spark.tables.catalog import refusals
 from heliograph_spark.tables.columns import REWRITE, check_names, in_spark
 from heliograph_spark.tables.locations import of_hadoop
+from heliograph_spark.tables.manifests import check_manifests
 
 from .topic_table import Merged, TopicTable
 
@@ -62,6 +63,8 @@ class LastValues(TopicTable):
 
     def _files_of(self, table: Table, buckets: set[int]) -> dict[str, int]:
         """Return the files of these partitions, and of which one each is."""
+        if (snapshot := table.current_snapshot()) is not None:
+            check_manifests(table.io, [snapshot], self.path)
         with refusals(self.path):
             tasks = [task for task in table.scan().plan_files() if task.file.partition[0] in buckets]
         for task in tasks:

@@ -16,13 +16,13 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
-from pyiceberg.transforms import DayTransform, Transform
+from pyiceberg.transforms import DayTransform
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 from pyspark.sql.types import StructType
@@ -40,6 +40,8 @@ from heliograph_spark.tables.adding import add_files
 from heliograph_spark.tables.catalog import refusals
 from heliograph_spark.tables.columns import in_spark, storable
 from heliograph_spark.tables.locations import of_hadoop
+from heliograph_spark.tables.manifests import check_list
+from heliograph_spark.tables.partitions import Partition, check_partitions
 
 from .target import Batch, Complete, Written
 
@@ -82,7 +84,7 @@ class TopicTable:
 
     #: The expression by which Spark divides rows into files, and the column, transform and name of the partitions.
     place = UTC_DAY
-    partition: tuple[str, Transform[Any, Any], str] = (TIME, DayTransform(), _PARTITION)
+    partition: Partition = (TIME, DayTransform(), _PARTITION)
     #: Columns of the archive's own, which no field of a topic can be.
     own_columns: tuple[str, ...] = (_PLACE,)
 
@@ -247,7 +249,10 @@ class TopicTable:
         return {day.isoformat(): messages for day, messages in days if day is not None}
 
     def _load(self) -> Table | None:
-        """Return the table as it is now; None if there is none. Raises :class:`JobError` if it is another topic's."""
+        """Return the table as it is now; None if there is none.
+
+        Raises :class:`JobError` if it is another topic's, or if another engine has partitioned it in another way.
+        """
         try:
             with refusals(self.path):
                 table = self._catalog.load_table(self._identifier)
@@ -256,6 +261,7 @@ class TopicTable:
                 return None
             raise
         check_owner(table, self._topic, self.path, f"archive {self._topic} into another namespace")
+        check_partitions(table, self.partition, self.path)
         self._table = table
         return table
 
@@ -306,6 +312,8 @@ class TopicTable:
 
         ``replaced`` are rows of whole files, which go with it.
         """
+        if (snapshot := self._there().current_snapshot()) is not None:
+            check_list(self._there().io, snapshot, self.path)
         with refusals(self.path), self._there().transaction() as change:
             if replaced is not None:
                 change.delete(replaced)

@@ -1,0 +1,124 @@
+"""What is wrong with a table of an archive is named; the other tables are worked on, and nothing of it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from heliograph_spark.jobs.archiving.iceberg import table_name
+from heliograph_spark.jobs.archiving.topic_table import TopicTable
+from heliograph_spark.jobs.compact import CompactOptions, compact
+from heliograph_spark.jobs.maintain import MaintainOptions, maintain
+from heliograph_spark.plan.errors import JobError
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform
+from pyspark.sql import SparkSession
+
+from .test_tables import LATER_S, Filled, lake, rows
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    found = load_catalog("lake", **lake(tmp_path).properties)
+    found.create_namespace("archive")
+    yield found
+    found.close()
+
+
+class Archived(Filled):
+    """A table with the name that the jobs look for."""
+
+    def __init__(self, spark: SparkSession, catalog: Catalog, name: str = "orders") -> None:
+        super().__init__(spark, catalog)
+        topic = f"persistent://public/default/{name}"
+        self._name = ("archive", table_name(topic))
+        self.target = TopicTable(spark, catalog, self._name, f"lake.{'.'.join(self._name)}", topic)
+
+
+def file_of(location: str) -> Path:
+    return Path(location.removeprefix("file://"))
+
+
+def cut_off(location: str, left: float) -> None:
+    """Leave this part of a file, as a disk does whose power was lost."""
+    file = file_of(location)
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * left)])
+
+
+def manifest_of(table: Table) -> str:
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return str(snapshot.manifests(table.io)[0].manifest_path)
+
+
+def list_of(table: Table) -> str:
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return str(snapshot.manifest_list)
+
+
+@pytest.mark.parametrize("left", [0.0, 0.95])
+@pytest.mark.parametrize("damaged", [manifest_of, list_of])
+def test_a_manifest_that_ends_early_is_named_and_no_file_is_taken_for_unused(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path, damaged: Callable[[Table], str], left: float
+) -> None:
+    archived, other = Archived(spark, catalog), Archived(spark, catalog, "other")
+    for each in (archived, other):
+        for number in range(2):
+            each.write(rows(spark, (str(number), b"k", number)), number)
+    name = damaged(archived.table())
+    cut_off(name, left)
+    files = {path for path in (tmp_path / "archive").rglob("*.parquet") if "orders" in str(path)}
+    assert len(files) == 2
+
+    later = archived.table().metadata.last_updated_ms / 1000 + LATER_S
+    done = maintain(spark, MaintainOptions(lake(tmp_path)), lambda: later)
+    assert done.error is not None
+    assert name.rpartition("/")[2] in done.error
+    assert all(path.exists() for path in files)
+    assert len(other.table().snapshots()) == 1
+    assert other.values() == ["0", "1"]
+
+    made = compact(spark, CompactOptions(None, str(tmp_path / "last"), archive_tables=lake(tmp_path)))
+    assert made.tables.keys() == {"persistent://public/default/other"}
+    assert made.error is not None
+    assert name.rpartition("/")[2] in made.error
+
+
+@pytest.mark.parametrize("left", [0.0, 0.95])
+def test_messages_are_not_added_to_a_list_of_manifests_that_ends_early(
+    spark: SparkSession, catalog: Catalog, left: float
+) -> None:
+    archived = Archived(spark, catalog)
+    archived.write(rows(spark, ("0", b"k", 0)), 0)
+    name = list_of(archived.table())
+    cut_off(name, left)
+    before = archived.table().metadata_location
+    with pytest.raises(JobError, match=name.rpartition("/")[2]):
+        archived.write(rows(spark, ("1", b"k", 1)), 1)
+    assert archived.table().metadata_location == before
+
+
+def test_a_table_that_another_engine_has_partitioned_otherwise_is_named_and_stops_no_other(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path
+) -> None:
+    none, more, other = (Archived(spark, catalog, name) for name in ("none", "more", "other"))
+    for each in (none, more, other):
+        for number in range(2):
+            each.write(rows(spark, (str(number), b"k", number)), number)
+    with none.table().update_spec() as spec:
+        spec.remove_field("__publishTime_day")
+    with more.table().update_spec() as spec:
+        spec.add_field("__key", BucketTransform(4), "of_key")
+    for each, by in ((none, "nothing"), (more, r"day of __publishTime, bucket\[4\] of __key")):
+        for work in (each.target.unmarked_days, each.target.is_empty, lambda each=each: each.target.complete("q")):
+            with pytest.raises(JobError, match=f"another engine has changed its partitions, which are by {by}; valid"):
+                work()
+        # What is there is read.
+        assert each.values() == ["0", "1"]
+    done = maintain(spark, MaintainOptions(lake(tmp_path)))
+    assert (done.tables, done.merged, done.error) == (3, 2, None)
+    assert [each.values() for each in (none, more, other)] == [["0", "1"]] * 3
