@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from heliograph_spark.jobs.archiving.iceberg import table_name
 from heliograph_spark.jobs.archiving.topic_table import TopicTable
-from heliograph_spark.jobs.compact import CompactOptions, compact
+from heliograph_spark.jobs.compact import CompactOptions, compact, read_table
 from heliograph_spark.jobs.maintain import MaintainOptions, maintain
 from heliograph_spark.plan.errors import JobError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import StringType
 from pyspark.sql import SparkSession
 
-from .test_tables import LATER_S, Filled, lake, rows
+from .test_tables import LATER_S, TOPIC, Filled, lake, rows
 
 
 @pytest.fixture
@@ -100,6 +101,20 @@ def test_messages_are_not_added_to_a_list_of_manifests_that_ends_early(
     with pytest.raises(JobError, match=name.rpartition("/")[2]):
         archived.write(rows(spark, ("1", b"k", 1)), 1)
     assert archived.table().metadata_location == before
+
+
+def test_a_table_of_last_values_is_made_again_if_only_the_columns_have_changed(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path
+) -> None:
+    archived = Archived(spark, catalog)
+    archived.write(rows(spark, ("0", b"k", 0)), 0)
+    options = CompactOptions(None, str(tmp_path / "last"), archive_tables=lake(tmp_path))
+    compact(spark, options)
+    with archived.table().update_schema() as change:
+        change.add_column("note", StringType())
+    assert compact(spark, options).unchanged == 0
+    assert "note" in read_table(spark, str(tmp_path / "last"), TOPIC).columns
+    assert compact(spark, options).unchanged == 1
 
 
 def test_a_table_that_another_engine_has_partitioned_otherwise_is_named_and_stops_no_other(

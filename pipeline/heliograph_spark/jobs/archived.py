@@ -7,10 +7,21 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+
+class Topics(NamedTuple):
+    """The whole names of an archive's topics, sorted, and what there cannot be read, each with its name."""
+
+    names: list[str]
+    unreadable: list[str]
 
 
 class Archived(NamedTuple):
-    """The messages of a topic, and a text that another one replaces when the archive has other files of it."""
+    """The messages of a topic, and a text that another one replaces when the archive has other files of it.
+
+    For tables it is another one as well when they have other columns.
+    """
 
     rows: DataFrame
     made_of: str
@@ -33,6 +44,7 @@ class Archive(Protocol):
         """Return the number of messages of a topic and the bytes of their files."""
 
 
-def made_of(files: Iterable[str]) -> str:
-    """Return a text that stands for these files."""
-    return hashlib.sha256("\n".join(files).encode()).hexdigest()
+def made_of(files: Iterable[str], columns: StructType | None = None) -> str:
+    """Return a text that stands for these files, and these columns if they may change without them."""
+    what = [*files] if columns is None else [columns.json(), *files]
+    return hashlib.sha256("\n".join(what).encode()).hexdigest()

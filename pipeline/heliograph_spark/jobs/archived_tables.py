@@ -71,7 +71,8 @@ class TableArchive:
         path = self.path(topic)
         scan = messages_of(table, path, own=self._own)
         files = [text for each in planned_files(scan, path) for text in (each.path, *each.deletes)]
-        return Archived(read_scan(self._spark, scan, path), made_of(sorted(files)))
+        rows = read_scan(self._spark, scan, path)
+        return Archived(rows, made_of(sorted(files), rows.schema))
 
     def size(self, topic: str) -> tuple[int, int]:
         scan = self.table(topic).scan(selected_fields=("__messageId",))
