@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pulsar
 import pytest
 from heliograph_spark.jobs.archiving.iceberg import table_name
 from heliograph_spark.jobs.archiving.topic_table import TopicTable
 from heliograph_spark.jobs.compact import CompactOptions, compact, read_table
 from heliograph_spark.jobs.maintain import MaintainOptions, maintain
+from heliograph_spark.jobs.usage import UsageOptions, usage
 from heliograph_spark.plan.errors import JobError
+from heliograph_spark.run.session import Broker
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
 from pyspark.sql import SparkSession
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import publish
 
 from .test_tables import LATER_S, TOPIC, Filled, lake, rows
 
@@ -101,6 +107,40 @@ def test_messages_are_not_added_to_a_list_of_manifests_that_ends_early(
     with pytest.raises(JobError, match=name.rpartition("/")[2]):
         archived.write(rows(spark, ("1", b"k", 1)), 1)
     assert archived.table().metadata_location == before
+
+
+def test_a_table_that_cannot_be_read_is_named_and_left_out_by_compact_and_usage(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, catalog: Catalog, tmp_path: Path
+) -> None:
+    archived = Archived(spark, catalog, topic)
+    archived.write(rows(spark, ("0", b"k", 0)), 0)
+    gone, unread = Archived(spark, catalog, "gone"), Archived(spark, catalog, "unread")
+    for each in (gone, unread):
+        each.write(rows(spark, ("0", b"k", 0)), 0)
+    for file in file_of(gone.table().metadata_location).parent.iterdir():
+        file.unlink()
+    cut_off(manifest_of(unread.table()), 0.5)
+
+    to = str(tmp_path / "last")
+    options = CompactOptions(None, to, archive_tables=lake(tmp_path))
+    whole = f"persistent://public/default/{topic}"
+    done = compact(spark, options)
+    assert (set(done.tables), done.rows) == ({whole}, 1)
+    assert done.error is not None
+    assert done.error.startswith("archive.public_default_gone: ")
+    assert done.error.endswith("(and 1 more of 2 topics)")
+    one = compact(spark, CompactOptions(None, to, (whole,), lake(tmp_path)))
+    assert (one.unchanged, one.error) == (1, None)
+    with pytest.raises(JobError, match=r"^archive\.public_default_gone: "):
+        compact(spark, CompactOptions(None, to, ("gone",), lake(tmp_path)))
+
+    publish(client, topic, [b"0"])
+    reached = Broker(broker.service_url, broker.http_url)
+    report = usage(spark, UsageOptions(reached, str(tmp_path / "report"), ("public",), tables=lake(tmp_path)))
+    assert report.error is not None
+    assert report.error.startswith("archive.public_default_gone: ")
+    counted = spark.read.parquet(str(tmp_path / "report" / "parquet" / "topics")).where(f"topic = '{whole}'").collect()
+    assert [row.archived_messages for row in counted] == [1]
 
 
 def test_a_table_of_last_values_is_made_again_if_only_the_columns_have_changed(

@@ -241,7 +241,7 @@ def test_a_table_is_read_only_if_it_is_the_topics_archive(
         )
         with pytest.raises(JobError, match="this table is of the topic persistent://public/default/Orders; valid: "):
             archive.table(TOPIC)
-        assert archive.topics() == ["persistent://public/default/Orders"]
+        assert archive.topics() == (["persistent://public/default/Orders"], [])
         with pytest.raises(
             JobError, match=r"/none is not archived there; there are persistent://public/default/Orders"
         ):

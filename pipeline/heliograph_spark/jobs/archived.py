@@ -34,8 +34,8 @@ class Archive(Protocol):
     def name(self) -> str:
         """Its name in errors."""
 
-    def topics(self) -> list[str]:
-        """Return the whole names of its topics, sorted."""
+    def topics(self) -> Topics:
+        """Return its topics."""
 
     def read(self, topic: str) -> Archived:
         """Return the messages of a topic, with the columns of a query of it."""

@@ -15,7 +15,7 @@ from heliograph_spark.plan.errors import JobError, SchemaError
 from heliograph_spark.tables.catalog import open_catalog, refusals
 from heliograph_spark.tables.reading import planned_files, read_scan
 
-from .archived import Archived, made_of
+from .archived import Archived, Topics, made_of
 from .archiving.iceberg import identifier_of
 from .archiving.last_values import LastValues
 from .archiving.options import Tables
@@ -58,13 +58,11 @@ class TableArchive:
         self._tables = tables
         self.name = tables.name
 
-    def topics(self) -> list[str]:
+    def topics(self) -> Topics:
         found, failed = archive_tables(self._catalog, self._tables)
-        if failed:
-            raise JobError(failed[0])
         if not (topics := self._of_kind(found)):
-            raise JobError(f"{self.name}: no {self._kind} of a topic is there; {self._other}")
-        return topics
+            raise JobError(failed[0] if failed else f"{self.name}: no {self._kind} of a topic is there; {self._other}")
+        return Topics(topics, failed)
 
     def read(self, topic: str) -> Archived:
         table = self.table(topic)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from heliograph_spark.run.archived import DATE, archived_files, archived_topics, read_archive, topic_directory
 from heliograph_spark.run.files import Directory
 
-from .archived import Archive, Archived, made_of
+from .archived import Archive, Archived, Topics, made_of
 from .archiving.options import Tables
 
 
@@ -21,8 +21,8 @@ class FileArchive:
         self._spark = spark
         self.name = path
 
-    def topics(self) -> list[str]:
-        return archived_topics(self._spark, self.name)
+    def topics(self) -> Topics:
+        return Topics(archived_topics(self._spark, self.name), [])
 
     def read(self, topic: str) -> Archived:
         # An archive changes no file: what it adds, merges or removes shows in their names.

@@ -29,7 +29,7 @@ from heliograph_spark.plan.errors import JobError, MissingFileError, OptionError
 from heliograph_spark.plan.options import full_name
 from heliograph_spark.run.archived import topic_directory
 from heliograph_spark.run.files import STAGING, Directory, stage
-from heliograph_spark.run.session import progress, reason
+from heliograph_spark.run.session import first_of, progress, reason
 
 from .archived import Archive
 from .archives import open_archive
@@ -85,7 +85,8 @@ def compact(spark: SparkSession, options: CompactOptions) -> CompactResult:
     """Rebuild the table of every topic, one after the other.
 
     What one topic fails with, such as a damaged file, leaves its table as it was, does not stop the others, and is the
-    result's ``error``. Raises :class:`PulsarSourceError` for what is no archive or has not this topic.
+    result's ``error``. So is a table of the archive that cannot be read, unless the topics are named. Raises
+    :class:`PulsarSourceError` for what is no archive or has not this topic.
     """
     check_archive(options.path, options.archive_tables, "--path")
     if options.archive_tables is not None and options.archive_tables.last_values:
@@ -96,17 +97,22 @@ def compact(spark: SparkSession, options: CompactOptions) -> CompactResult:
 
 def _compact(spark: SparkSession, options: CompactOptions, archive: Archive) -> CompactResult:
     began = time.monotonic()
-    there = archive.topics()
-    topics = list(dict.fromkeys(map(full_name, options.topics))) or there
+    there, unreadable = archive.topics()
+    topics = list(dict.fromkeys(map(full_name, options.topics)))
     if missing := [each for each in topics if each not in there]:
-        raise JobError(f"{archive.name}: {missing[0]} is not archived there")
+        raise JobError(unreadable[0] if unreadable else f"{archive.name}: {missing[0]} is not archived there")
+    failed: list[str] = []
+    if not topics:
+        topics, failed = there, unreadable
+        for each in failed:
+            progress(each)
     result = CompactResult(topics=len(topics))
     for topic in topics:
         try:
             table, changed = _make(spark, archive, options.to, topic)
         except (PulsarSourceError, PySparkException, Py4JError) as error:
-            progress(f"{topic}: {reason(error)}")
-            result = replace(result, error=result.error or f"{topic}: {reason(error)}")
+            failed.append(f"{topic}: {reason(error)}")
+            progress(failed[-1])
             continue
         progress(f"{topic}: {table.rows} keys{'' if changed else ', unchanged'}")
         result = replace(
@@ -115,7 +121,8 @@ def _compact(spark: SparkSession, options: CompactOptions, archive: Archive) -> 
             unchanged=result.unchanged + (not changed),
             tables=result.tables | {topic: table.path},
         )
-    return replace(result, seconds=round(time.monotonic() - began, 3))
+    seconds = round(time.monotonic() - began, 3)
+    return replace(result, seconds=seconds, error=first_of(failed, f"{len(topics)} topics"))
 
 
 def read_table(spark: SparkSession, to: str, topic: str) -> DataFrame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import reduce
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -36,7 +36,7 @@ from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.options import names_of, read_options
 from heliograph_spark.plan.topics import PARTITION, is_there, topic_of
 from heliograph_spark.run.files import Directory
-from heliograph_spark.run.session import Broker, progress, reason
+from heliograph_spark.run.session import Broker, first_of, progress, reason
 
 from .archives import open_archive
 from .archiving.options import Tables, check_archive
@@ -84,14 +84,15 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
 
     Messages published after the millisecond of ``now`` (seconds since 1970) are not counted. An earlier report there is
     replaced: the page is deleted first and written last, so it is there only with the tables that it is made of. A
-    topic that is deleted while it is counted is left out, and what was counted is counted again. Raises
-    :class:`PulsarSourceError`, naming what was wrong, and if another run has put its report there.
+    topic that is deleted while it is counted is left out, and what was counted is counted again. What an archive has
+    of a topic that cannot be read is left out, and is the result's ``error``. Raises :class:`PulsarSourceError`, naming
+    what was wrong, and if another run has put its report there.
     """
     # Exclusive, as all ends in time are: what was published in this millisecond before now counts.
     now_ms = int(now() * 1000) + 1
     connection = read_options(options.broker.source_options(topic="any"), streaming=False).connection
     wanted = find_partitions(connection, options.tenants)
-    archived = _archived(spark, options)
+    archived, failed = _archived(spark, options)
     directory = Directory(spark, options.to)
     directory.make()
     while True:
@@ -101,7 +102,8 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
         gone = tuple(sorted(each for each in set(map(topic_of, wanted)) - there if not is_there(connection, each)))
         progress(f"counting {len(there)} topics in {len(stats)} partitions")
         try:
-            return _reported(spark, options, directory, stats, archived, gone, now_ms)
+            found = _reported(spark, options, directory, stats, archived, gone, now_ms)
+            return replace(found, error=first_of(failed, "what is archived"))
         except (PulsarSourceError, PySparkException, Py4JError) as error:
             if all(stats_of(connection, each.partition) is not None for each in stats):
                 raise
@@ -236,13 +238,22 @@ def _most(keys: DataFrame, topics: Sequence[TopicUsage]) -> dict[str, list[tuple
     return found
 
 
-def _archived(spark: SparkSession, options: UsageOptions) -> dict[str, tuple[int, int]]:
-    """Return messages and bytes of files of each archived topic; none without an archive."""
+def _archived(spark: SparkSession, options: UsageOptions) -> tuple[dict[str, tuple[int, int]], list[str]]:
+    """Return messages and bytes of files of each archived topic, and what cannot be read; none without an archive."""
     if options.archive is None and options.tables is None:
-        return {}
+        return {}, []
     check_archive(options.archive, options.tables, "--archive")
+    found: dict[str, tuple[int, int]] = {}
     with open_archive(spark, options.archive, options.tables) as archive:
-        return {topic: archive.size(topic) for topic in archive.topics()}
+        topics, failed = archive.topics()
+        for topic in topics:
+            try:
+                found[topic] = archive.size(topic)
+            except (PulsarSourceError, PySparkException, Py4JError) as error:
+                failed.append(f"{topic}: {reason(error)}")
+    for each in failed:
+        progress(each)
+    return found, failed
 
 
 _TYPES: Mapping[Any, t.DataType] = {int: t.LongType(), float: t.DoubleType(), str: t.StringType()}
