@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pulsar
 import pytest
+from heliograph_spark.jobs.archived_tables import messages_of, open_tables
 from heliograph_spark.jobs.archiving.iceberg import table_name
 from heliograph_spark.jobs.archiving.topic_table import TopicTable
 from heliograph_spark.jobs.compact import CompactOptions, compact, read_table
 from heliograph_spark.jobs.maintain import MaintainOptions, maintain
 from heliograph_spark.jobs.usage import UsageOptions, usage
-from heliograph_spark.plan.errors import JobError
+from heliograph_spark.plan.errors import JobError, SchemaError
 from heliograph_spark.run.session import Broker
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
@@ -155,6 +157,29 @@ def test_a_table_of_last_values_is_made_again_if_only_the_columns_have_changed(
     assert compact(spark, options).unchanged == 0
     assert "note" in read_table(spark, str(tmp_path / "last"), TOPIC).columns
     assert compact(spark, options).unchanged == 1
+
+
+@pytest.mark.parametrize("name", ["__eventTime", "__messageProperties", "__key"])
+def test_a_column_of_messages_that_another_engine_has_renamed_or_replaced_is_named(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path, name: str
+) -> None:
+    archived = Archived(spark, catalog)
+    archived.write(rows(spark, ("0", b"k", 0)), 0)
+    with archived.table().update_schema() as change:
+        change.rename_column(name, "other")
+    snapshot = archived.table().current_snapshot()
+    assert snapshot is not None
+    condition = EqualTo(name, 0)  # type: ignore[call-arg, arg-type, unused-ignore]
+    for of in (None, snapshot.snapshot_id):
+        with pytest.raises(SchemaError, match=f"^t: it has no column {name}; valid: the columns that archive has made"):
+            messages_of(archived.table(), "t", condition, of)
+    # The archive adds a column of that name, which older messages have no values in.
+    archived.write(rows(spark, ("1", b"k", 1)), 1)
+    with (
+        open_tables(spark, lake(tmp_path)) as archive,
+        pytest.raises(SchemaError, match=f"another engine has renamed or replaced column {name}, "),
+    ):
+        archive.read(TOPIC)
 
 
 def test_a_table_that_another_engine_has_partitioned_otherwise_is_named_and_stops_no_other(

@@ -12,7 +12,9 @@ from pyiceberg.table import DataScan, Table
 from pyspark.sql import DataFrame, SparkSession
 
 from heliograph_spark.plan.errors import JobError, SchemaError
+from heliograph_spark.run.schemas import METADATA
 from heliograph_spark.tables.catalog import open_catalog, refusals
+from heliograph_spark.tables.columns import REWRITE
 from heliograph_spark.tables.reading import planned_files, read_scan
 
 from .archived import Archived, Topics, made_of
@@ -21,8 +23,8 @@ from .archiving.last_values import LastValues
 from .archiving.options import Tables
 from .archiving.topic_table import TIME, TOPIC, TopicTable, check_owner
 
-#: Columns without which a table has no messages.
-_NEEDED = ("__key", "__topic", "__messageId", TIME)
+#: Columns without which a table has no messages, or not as they were.
+_NEEDED = ("__key", "__topic", "__messageId", TIME, "__eventTime", "__messageProperties")
 _NAMED = 5
 
 
@@ -137,13 +139,22 @@ def messages_of(
 ) -> DataScan:
     """Return the scan of a snapshot's messages, the newest one's by default, without ``own`` columns of the archive.
 
-    Raises :class:`SchemaError`, naming the table's ``path``, if the snapshot has not a message's columns.
+    Raises :class:`SchemaError`, naming the table's ``path`` and the column, if the table or the snapshot has not the
+    columns of a message, or has had other ones of their names, with the values of older messages.
     """
     with refusals(path):
         scan = table.scan(AlwaysTrue() if condition is None else condition, snapshot_id=snapshot)
         names = [each.name for each in scan.projection().fields]
-    if missing := [each for each in _NEEDED if each not in names]:
+    # The condition is on the columns that the table has now, whatever the snapshot had.
+    now = {each.name: each.field_id for each in table.schema().fields}
+    if missing := [each for each in _NEEDED if each not in now or each not in names]:
         raise SchemaError(f"{path}: it has no column {missing[0]}; valid: the columns that archive has made")
+    for each in (field for schema in table.schemas().values() for field in schema.fields):
+        if each.name in METADATA.names and now.get(each.name, each.field_id) != each.field_id:
+            raise SchemaError(
+                f"{path}: another engine has renamed or replaced column {each.name}, without whose values older"
+                f" messages would be read: {REWRITE}"
+            )
     return scan.select(*(each for each in names if each not in own))
 
 
