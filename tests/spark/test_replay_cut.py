@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pulsar
 import pytest
 from heliograph_spark.jobs.replay import replay
+from heliograph_spark.jobs.replay_rows import partition_of
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.plan.options import full_name
 from heliograph_spark.run.archived import keep_columns, topic_directory
@@ -71,3 +73,28 @@ def test_a_run_with_a_later_end_sends_the_rest(
     assert sorted(contents(client, target)) == ["a", "b"]
     replay(spark, options(broker, tmp_path, topic, target, producer_name="r"))
     assert sorted(contents(client, target)) == ["a", "b", "c", "x", "y"]
+
+
+def test_a_message_may_be_left_out_before_one_that_goes_to_another_partition(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    first, second = (
+        {f"k{number}" for number in range(20) if partition_of(b"k%d" % number, 0, 2) == at} for at in (0, 1)
+    )
+    producer = client.create_producer(topic)
+    one, other, again = min(first), min(second), max(first)
+    for value, key in (("a", one), ("b", other), ("c", one), ("d", again), ("e", one)):
+        producer.send(value.encode(), partition_key=key)
+    producer.close()
+    archive_with_times(spark, broker, topic, tmp_path, {"a": -3, "b": 1, "c": -2, "d": 4, "e": 3})
+    target = deduplicated(broker, 2)
+    given = options(broker, tmp_path, topic, target, producer_name="r", until_ms=UNTIL_MS)
+    assert replay(spark, given).rows == 2
+    assert sorted(contents(client, target)) == ["a", "c"]
+    # A key may not be left out before another one that goes to the same partition.
+    with pytest.raises(
+        JobError, match=r"^message \d+:3 of .*, but a later one, \d+:4, was, .* both go to one partition"
+    ):
+        replay(spark, replace(given, until_ms=UNTIL_MS + 4))
+    replay(spark, replace(given, until_ms=None))
+    assert sorted(contents(client, target)) == ["a", "b", "c", "d", "e"]

@@ -38,6 +38,7 @@ from heliograph_spark.wire.failures import NotStored
 
 from .replay_checkpoint import ReplayCheckpoint
 from .replay_options import ReplayOptions
+from .replay_cut import cut
 from .replay_rows import Order, encoded, encoder_of, ordered, parts_of
 from .replay_selection import selected
 from .replay_task import Resender
@@ -91,6 +92,8 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
     tasks = min(len(partitions), spark.sparkContext.defaultParallelism)
     lasts = None if checkpoint is None else checkpoint.lasts
     messages = encoded(rows, columns, schema, len(partitions), tasks, by_position=by_position, lasts=lasts)
+    # A later run may send what an end leaves out here.
+    rows = rows if options.until_ms is None or not by_position else cut(rows, options.until_ms, len(partitions))
     in_order = ordered(messages, tasks, options.order, by_position=by_position, by_turn=checkpoint is not None)
     prepared = in_order.persist(StorageLevel.DISK_ONLY)
     encoder = encoder_of(columns, schema)

@@ -66,6 +66,11 @@ def encoder_of(columns: t.StructType, schema: TopicSchema | None) -> Encoder:
 
 def encoded(
     rows: DataFrame,
+def partition_of(key: bytes | None, number: int, partitions: int) -> int:
+    """Return to which partition of the target a message goes, ``number`` being that of its original partition."""
+    return int(java_hash(text_of(key)[0]) if key is not None else number) % partitions
+
+
     columns: t.StructType,
     schema: TopicSchema | None,
     partitions: int,
@@ -152,10 +157,7 @@ def encoded_rows(
         raise SchemaError(f"{message} does not fit the schema it is to be written with: {error}") from error
     found = {name: messages.column(name) for name in messages.schema.names}
     keys = found["key"].to_pylist() if "key" in found else [None] * rows.num_rows
-    went = [
-        (java_hash(text_of(key)[0]) if key is not None else number) % partitions
-        for key, number in zip(keys, numbers, strict=True)
-    ]
+    went = [partition_of(key, number, partitions) for key, number in zip(keys, numbers, strict=True)]
     properties = found["properties"].to_pylist() if "properties" in found else [None] * rows.num_rows
     own = [
         [

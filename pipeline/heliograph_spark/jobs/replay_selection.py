@@ -19,7 +19,6 @@ from heliograph_spark.run.archived import DATE, archived_topics, read_archive
 from heliograph_spark.run.retention import removed_days
 from heliograph_spark.run.session import progress
 
-from .replay_cut import check_cut
 from .replay_options import ReplayOptions
 
 
@@ -40,12 +39,11 @@ def selected(
 ) -> Selected:
     """Return the archived messages of a topic, by its whole name, that the options select.
 
-    ``begun`` is the snapshot to read them from, else it is the newest one. Reports days of the range that the archive's
-    retention removed. Raises :class:`JobError` if the topic is not archived, if the snapshot is gone, if ``--from``
-    names such a day, or if sequence ids go ``by_position`` and the range cannot be continued later.
+    ``begun`` is the snapshot to read them from, else it is the newest one. Where sequence ids go ``by_position`` they
+    include what ``--until`` leaves out, because a later run may send that (:mod:`.replay_cut`). Reports days of the
+    range that the archive's retention removed. Raises :class:`JobError` if the topic is not archived, if the snapshot
+    is gone, or if ``--from`` names such a day.
     """
-    # What an end leaves out has to be read, too, where a later run may begin there.
-    until_ms = options.until_ms
     read = replace(options, until_ms=None) if by_position else options
     if options.tables is None:
         found = Selected(_in_files(spark, read, source))
@@ -61,9 +59,6 @@ def selected(
         rows = rows.where(f.col("__key").isin([f.lit(key.encode()) for key in options.keys]))
     for name, value in options.properties.items():
         rows = rows.where(f.try_element_at("__messageProperties", f.lit(name)) == value)
-    if by_position and until_ms is not None:
-        check_cut(rows, until_ms)
-        rows = _within(rows, "__publishTime", None, until_ms)
     return Selected(rows, found.snapshot)
 
 
