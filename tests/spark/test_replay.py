@@ -125,6 +125,42 @@ def test_columns_are_written_with_the_schema_of_the_topic_they_come_from_or_go_t
         consumer.close()
 
 
+def archived_with_bad_records(spark: SparkSession, broker: BrokerProcess, topic: str, path: Path) -> None:
+    """The content of an archive of the topic with ``badRecords=column``."""
+    name = full_name(topic)
+    rows = read(spark, broker, topic=name, badRecords="column")
+    keep_columns(spark, str(path), name, rows.schema)
+    dated = rows.withColumn("date", f.to_date("__publishTime"))
+    dated.write.partitionBy("date").mode("append").parquet(topic_directory(str(path), name))
+
+
+def test_messages_are_sent_as_they_were_if_the_archive_keeps_what_cannot_be_read(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, [b"one", b"two"])
+    archived_with_bad_records(spark, broker, topic, tmp_path)
+    target = fresh_name("again")
+    rest(broker, "PUT", f"persistent/public/default/{target}")
+    assert replay(spark, options(broker, tmp_path, topic, target)).rows == 2
+    assert [each.data() for each in messages(client, target)] == [b"one", b"two"]
+
+
+def test_a_message_that_could_not_be_read_is_named_before_anything_is_sent(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    good = client.create_producer(topic, schema=pulsar.schema.JsonSchema(Reading))
+    good.send(Reading(place="Kyoto"), partition_key="a")
+    (wrong,) = publish(client, topic, [b"no json"])
+    archived_with_bad_records(spark, broker, topic, tmp_path)
+    target = fresh_name("again")
+    client.create_producer(target, schema=pulsar.schema.JsonSchema(Reading)).close()
+    error = refused(spark, options(broker, tmp_path, topic, target))
+    assert error.startswith(f"message {wrong.ledger_id()}:{wrong.entry_id()} of {full_name(topic)} could not be read")
+    assert "it is not JSON as the topic's schema says" in error
+    assert messages(client, target) == []
+    assert replay(spark, options(broker, tmp_path, topic, target, keys=("a",))).rows == 1
+
+
 def test_a_range_of_publish_times_is_sent_and_an_empty_one_is_said_to_be(
     spark: SparkSession,
     broker: BrokerProcess,

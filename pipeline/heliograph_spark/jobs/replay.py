@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from heliograph_spark.decode.kept_values import BAD_RECORD
 from heliograph_spark.encode.framing import Messages
 from heliograph_spark.encode.messages import MESSAGE_COLUMNS
 from heliograph_spark.jobs.plan.begun_replay import Snapshot
@@ -37,8 +38,8 @@ from heliograph_spark.wire.brokers import shared
 from heliograph_spark.wire.failures import NotStored
 
 from .replay_checkpoint import ReplayCheckpoint
-from .replay_options import ReplayOptions
 from .replay_cut import cut
+from .replay_options import ReplayOptions
 from .replay_rows import Order, encoded, encoder_of, ordered, parts_of
 from .replay_selection import selected
 from .replay_task import Resender
@@ -47,6 +48,8 @@ __all__ = ["ReplayOptions", "ReplayResult", "replay"]
 
 #: From when the tasks are started until the first message goes, if the gaps are kept (s): the tasks begin together.
 _START_S = 2.0
+#: Columns that are no part of a message's content.
+_NO_CONTENT = frozenset({*METADATA.names, BAD_RECORD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +87,25 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
         spark, options, source, None if checkpoint is None else checkpoint.snapshot, by_position=by_position
     )
     schema, columns = _written_as(writing.connection, source, target, rows.schema)
-    rows = rows.to(t.StructType([*columns.fields, *(each for each in rows.schema if each.name in METADATA.names)]))
+    rows = rows.to(t.StructType([*columns.fields, *(each for each in rows.schema if each.name in _NO_CONTENT)]))
     _check_target(writing, target, "--producer-name" if checkpoint is None else "--checkpoint")
     partitions = shared(writing.connection).partition_names(target)
     if checkpoint is not None:
         checkpoint.check_target(target, partitions)
-    tasks = min(len(partitions), spark.sparkContext.defaultParallelism)
-    lasts = None if checkpoint is None else checkpoint.lasts
-    messages = encoded(rows, columns, schema, len(partitions), tasks, by_position=by_position, lasts=lasts)
     # A later run may send what an end leaves out here.
     rows = rows if options.until_ms is None or not by_position else cut(rows, options.until_ms, len(partitions))
-    in_order = ordered(messages, tasks, options.order, by_position=by_position, by_turn=checkpoint is not None)
-    prepared = in_order.persist(StorageLevel.DISK_ONLY)
+    tasks = min(len(partitions), spark.sparkContext.defaultParallelism)
+    messages = encoded(
+        rows,
+        columns,
+        schema,
+        len(partitions),
+        tasks,
+        by_position=by_position,
+        lasts=None if checkpoint is None else checkpoint.lasts,
+    )
+    prepared = ordered(messages, tasks, options.order, by_position=by_position, by_turn=checkpoint is not None)
+    prepared.persist(StorageLevel.DISK_ONLY)
     encoder = encoder_of(columns, schema)
     read = None if snapshot is None else snapshot.id
     try:
@@ -190,7 +200,7 @@ def _written_as(
     None is the one that follows from the columns: the bytes, text or number in ``value``, or Avro. Numbers that tables
     have made wider are as narrow as in the topic.
     """
-    found = t.StructType([field for field in rows.fields if field.name not in METADATA.names])
+    found = t.StructType([field for field in rows.fields if field.name not in _NO_CONTENT])
     if connection.admin_url is not None and not is_there(connection, target):
         raise JobError(f"there is no topic {target} to send to")
     brokers = shared(connection)

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from heliograph_spark.decode.kept_values import BAD_RECORD
 from heliograph_spark.encode.entries import java_hash, text_of
 from heliograph_spark.encode.messages import MESSAGE_COLUMNS
 from heliograph_spark.plan.errors import SchemaError
@@ -64,13 +66,13 @@ def encoder_of(columns: t.StructType, schema: TopicSchema | None) -> Encoder:
     return Encoder(columns, topic_given=True, schema=schema)
 
 
-def encoded(
-    rows: DataFrame,
 def partition_of(key: bytes | None, number: int, partitions: int) -> int:
     """Return to which partition of the target a message goes, ``number`` being that of its original partition."""
     return int(java_hash(text_of(key)[0]) if key is not None else number) % partitions
 
 
+def encoded(
+    rows: DataFrame,
     columns: t.StructType,
     schema: TopicSchema | None,
     partitions: int,
@@ -144,9 +146,12 @@ def encoded_rows(
 ) -> pa.RecordBatch:
     """Return archived rows as they will be sent, while nothing is sent yet.
 
-    Raises :class:`PulsarSourceError` if one does not fit the schema, or is to be ``numbered`` and its id has no number.
+    Raises :class:`PulsarSourceError` if one does not fit the schema, or is to be ``numbered`` and its id has no number,
+    or if it could not be read when it was archived.
     """
     places = [Position.of_id(message_id) for message_id in rows.column("__messageId").to_pylist()]
+    if BAD_RECORD in rows.schema.names:
+        _check_readable(rows, places)
     sources, numbers, published = (rows.column(name).to_pylist() for name in ("__topic", _NUMBER, "__publishTime"))
     sequences = [sequence_of(at.ledger, at.entry, at.batch) if numbered else None for at in places]
     try:
@@ -185,3 +190,14 @@ def encoded_rows(
     return pa.RecordBatch.from_pydict(
         {name: (found | missing)[name].cast(schema.field(name).type) for name in schema.names}, schema
     )
+
+
+def _check_readable(rows: pa.RecordBatch, places: list[Position]) -> None:
+    """Raise :class:`SchemaError` for a message that is not known as it was: its value, or of which batch it is."""
+    bad = rows.column(BAD_RECORD)
+    if bad.null_count < len(bad):
+        at = pc.index(bad.is_valid(), True).as_py()
+        raise SchemaError(
+            f"message {places[at]} of {rows.column('__topic')[at]} could not be read when it was archived, with"
+            f" badRecords=column, so it cannot be sent as it was: {bad[at]['reason']}"
+        )
