@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
 from heliograph_spark.jobs.archive import ArchiveOptions, archive
+from heliograph_spark.jobs.archiving.parquet import ParquetTopic
 from heliograph_spark.plan.errors import SchemaError
 from heliograph_spark.run.archived import archived_columns, keep_columns, read_archive, topic_directory
 from heliograph_spark.run.session import Broker
@@ -215,3 +217,41 @@ def test_an_archive_goes_on_when_the_topics_schema_widens(
     rows = read_archive(spark, str(tmp_path), name).orderBy("n")
     assert rows.select("n", "s").schema.simpleString() == "struct<n:bigint,s:struct<a:double,b:string>>"
     assert [(row.n, tuple(row.s)) for row in rows.collect()] == [(LARGEST, (0.5, None)), (1 << 40, (0.1, "x"))]
+
+
+def test_fields_that_are_added_while_an_archive_runs_are_archived(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    client: pulsar.Client,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create_namespace(broker, topic, "BACKWARD")
+    name = f"persistent://public/{topic}/readings"
+    later = [("b", "string"), ("c", "long")]
+    fields: list[tuple[str, str]] = []
+
+    def send() -> None:
+        added = [{"name": each, "type": ["null", kind], "default": None} for each, kind in fields]
+        whole = {"type": "record", "name": "Reading", "fields": [{"name": "n", "type": "int"}, *added]}
+        producer = client.create_producer(name, schema=pulsar.schema.AvroSchema(None, schema_definition=whole))
+        producer.send({"n": len(fields)} | {each: "x" if kind == "string" else 1 for each, kind in fields})
+        producer.close()
+
+    send()
+    whole: Callable[[ParquetTopic, t.StructType], t.StructType] = ParquetTopic.keep_columns
+
+    def keep_columns(target: ParquetTopic, columns: t.StructType) -> t.StructType:
+        """Keep them while a producer comes with a schema that has another field."""
+        kept = whole(target, columns)
+        if later:
+            fields.append(later.pop(0))
+            send()
+        return kept
+
+    monkeypatch.setattr(ParquetTopic, "keep_columns", keep_columns)
+    done = archive(spark, ArchiveOptions(Broker(broker.service_url, broker.http_url), str(tmp_path), (name,)))
+    assert (done.rows, done.error) == (3, None)
+    rows = read_archive(spark, str(tmp_path), name).orderBy("n")
+    assert [(row.n, row.b, row.c) for row in rows.collect()] == [(0, None, None), (1, "x", None), (2, "x", 1)]

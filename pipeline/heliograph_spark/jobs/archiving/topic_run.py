@@ -1,7 +1,9 @@
 """One topic in one run of ``archive``: a streaming query with its own checkpoint that runs up to the head and ends.
 
-Where nothing was stored since the last run no query is started. A run that is asked to end does so between two
-micro-batches: the next one, whose offsets Spark has planned already, is not written, and the next run repeats it.
+Where nothing was stored since the last run no query is started. A query has the columns of the schema with which it
+begins; if the topic has got another one when a micro-batch is planned, another query goes on. A run that is asked to
+end does so between two micro-batches: the next one, whose offsets Spark has planned already, is not written, and the
+next run repeats it.
 
 The durable subscription is made before the first read and is held, exclusively, as long as the topic is archived: a
 second job finds it in use. It is acknowledged up to what Spark's commits say is written, and never beyond.
@@ -57,7 +59,7 @@ _Store = Callable[[DataFrame, Batch], Written]
 
 
 class _Ended(Exception):
-    """The run was asked to end before a micro-batch that is not written."""
+    """The query ends before a micro-batch that is not written."""
 
 
 class TopicRun:
@@ -84,6 +86,8 @@ class TopicRun:
         self.ended = False
         self._asked = options.read_options(topic=topic)
         #: The partitions, None until they are known.
+        #: Whether it ended because the topic has got another schema.
+        self._outdated = False
         self._held: list[str] | None = None
         #: Those of which something is archived, and that are not there any more.
         self._gone: Set[str] = frozenset()
@@ -114,8 +118,8 @@ class TopicRun:
             if not (self._checkpoint.exists("metadata") and asked.covered_by(read)):
                 if not LIMITS_MICRO_BATCHES and is_unfinished(self._checkpoint):
                     # Spark before 4.2 ends a query after it has repeated the micro-batch of a killed run.
-                    self._query(partitions, hold)
-                self._query(partitions, hold)
+                    self._archive(partitions, hold)
+                self._archive(partitions, hold)
                 read = committed_offsets(self._checkpoint)
                 hold.acknowledge(self._there(read))
             # As long as the subscription is held, nobody adds a message.
@@ -174,6 +178,13 @@ class TopicRun:
 
     def _query(self, partitions: list[str], hold: Hold) -> None:
         options = self._options
+    def _archive(self, partitions: list[str], hold: Hold) -> None:
+        """Archive up to the topic's end by a query, or by several if the topic gets another schema meanwhile."""
+        self._query(partitions, hold)
+        while self._outdated:
+            progress(f"{self._topic}: it has got another schema, with which the archive goes on")
+            self._query(partitions, hold)
+
         parallel = self._spark.sparkContext.defaultParallelism
         ledgers = [each for topic in partitions for each in ledgers_of(self._asked.connection, topic).stored]
         entry_bytes = max(1, sum(each.size for each in ledgers) // max(1, sum(each.entries for each in ledgers)))
@@ -187,6 +198,7 @@ class TopicRun:
             topic=self._topic,
             predefinedSubscription=options.subscription,
             acknowledgePredefinedSubscription="false",
+        self._outdated = False
         )
         messages = PulsarDataSource(given).schema()
         columns = self._target.keep_columns(messages)
@@ -211,6 +223,11 @@ class TopicRun:
                 # It is no failure that Spark and py4j need to report, each with its stack; the job ends now.
                 self._spark.sparkContext.setLogLevel("OFF")
                 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+            # Messages that were stored when the batch was planned have the schema that is the newest one now, or an
+            # older one: another one than the query's may have fields that this query leaves out.
+            if PulsarDataSource(given).schema() != messages:
+                self._outdated = True
+                raise _Ended(f"{self._topic}: another schema than when the query began, before batch {number}")
                 raise _Ended(f"{self._topic}: asked to end before batch {number}")
             hold.acknowledge(self._there(committed_offsets(self._checkpoint)))
             self._write(batch, number, store)
@@ -222,7 +239,7 @@ class TopicRun:
                 query.awaitTermination()
                 return
             except PySparkException as error:
-                if self.ended:
+                if self.ended or self._outdated:
                     return
                 if _TOO_SLOW not in str(error) or attempts_left == 0:
                     raise
