@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,19 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_spark.decode.columns import EntryColumns
 from heliograph_spark.decode.entries import Entry
 from heliograph_spark.decode.kept_values import UnfitValue
+from heliograph_spark.jobs.archive import ArchiveOptions, archive
+from heliograph_spark.jobs.archiving.parquet import ParquetTopic
 from heliograph_spark.plan.dead_letters import DeadLetterRule
-from heliograph_spark.plan.errors import OptionError, PulsarSourceError
+from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError
 from heliograph_spark.plan.options import read_options
 from heliograph_spark.plan.positions import Position
 from heliograph_spark.plan.ranges import Range
 from heliograph_spark.run.dead_letters import DeadLetters, columns_with_bad, without_bad
 from heliograph_spark.run.schemas import METADATA
+from heliograph_spark.run.session import Broker
 from heliograph_spark.run.source import PulsarDataSource
 from heliograph_spark.wire.brokers import shared
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -321,3 +324,34 @@ def test_the_topic_follows_from_the_subscription_unless_it_is_given() -> None:
     assert both.dead_letters is not None
     assert both.dead_letters.topic_for(WHOLE + "t") == "persistent://x/y/d"
     assert read_options({"service.url": "pulsar://localhost", "topic": "t"}, streaming=True).dead_letters is None
+
+
+def test_an_archive_that_is_killed_publishes_its_letters_once_where_the_topic_deduplicates(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    client: pulsar.Client,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    letters = deduplicated(broker, fresh_name("letters"))
+    client.create_producer(topic, schema=pulsar.schema.JsonSchema(Reading)).close()
+    publish(client, topic, [b"bad %d" % number for number in range(30)], batching_enabled=False)
+    given = {"badRecords": "deadLetter", "deadLetterTopic": letters}
+    reached = Broker(broker.service_url, broker.http_url, given)
+    options = ArchiveOptions(reached, str(tmp_path), (topic,), file_bytes=1000)
+    whole: Callable[[ParquetTopic, DataFrame], Any] = ParquetTopic._stage_files
+    with monkeypatch.context() as killed:
+
+        def staged(target: ParquetTopic, files: DataFrame) -> None:
+            whole(target, files)
+            raise JobError("the run ends here")
+
+        killed.setattr(ParquetTopic, "_stage_files", staged)
+        assert archive(spark, options).error is not None
+    some = len(read_messages(client, letters))
+    assert some > 0
+    # An entry is larger by far, on average, from now on.
+    publish(client, topic, [b"bad " + bytes(20_000) for _ in range(10)], batching_enabled=False)
+    assert archive(spark, options).error is None
+    assert len(read_messages(client, letters)) == 40

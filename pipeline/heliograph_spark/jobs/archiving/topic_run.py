@@ -53,6 +53,8 @@ from .target import Batch, RemovesDays, TopicTarget, Written
 #: it safe to start the query again.
 _TOO_SLOW = "Python worker failed to connect back"
 _ATTEMPTS = 4
+#: A file beside Spark's in the checkpoint.
+_ENTRIES_PER_SPLIT = "entries-per-split"
 
 #: A way in which a target takes the data frame of a micro-batch.
 _Store = Callable[[DataFrame, Batch], Written]
@@ -84,10 +86,10 @@ class TopicRun:
         self._ending = ending
         #: Whether the query ended because it was asked to.
         self.ended = False
-        self._asked = options.read_options(topic=topic)
-        #: The partitions, None until they are known.
         #: Whether it ended because the topic has got another schema.
         self._outdated = False
+        self._asked = options.read_options(topic=topic)
+        #: The partitions, None until they are known.
         self._held: list[str] | None = None
         #: Those of which something is archived, and that are not there any more.
         self._gone: Set[str] = frozenset()
@@ -176,8 +178,6 @@ class TopicRun:
                 " would be written again; name the checkpoint that goes with them, or another path"
             )
 
-    def _query(self, partitions: list[str], hold: Hold) -> None:
-        options = self._options
     def _archive(self, partitions: list[str], hold: Hold) -> None:
         """Archive up to the topic's end by a query, or by several if the topic gets another schema meanwhile."""
         self._query(partitions, hold)
@@ -185,21 +185,20 @@ class TopicRun:
             progress(f"{self._topic}: it has got another schema, with which the archive goes on")
             self._query(partitions, hold)
 
+    def _query(self, partitions: list[str], hold: Hold) -> None:
+        options = self._options
         parallel = self._spark.sparkContext.defaultParallelism
-        ledgers = [each for topic in partitions for each in ledgers_of(self._asked.connection, topic).stored]
-        entry_bytes = max(1, sum(each.size for each in ledgers) // max(1, sum(each.entries for each in ledgers)))
         limit = {"maxBytesPerTrigger": str(options.file_bytes * parallel)} if LIMITS_MICRO_BATCHES else {}
         given = {
             **limit,
             "startingOffsets": "earliest",
-            # Rounded up: as many splits as files, where there is one partition.
-            "maxEntriesPerSplit": str(-(-options.file_bytes // entry_bytes)),
+            "maxEntriesPerSplit": str(self._entries_per_split(partitions)),
         } | options.broker.source_options(
             topic=self._topic,
             predefinedSubscription=options.subscription,
             acknowledgePredefinedSubscription="false",
-        self._outdated = False
         )
+        self._outdated = False
         messages = PulsarDataSource(given).schema()
         columns = self._target.keep_columns(messages)
         wanted = self._target.files(columns, options.file_bytes)
@@ -223,12 +222,12 @@ class TopicRun:
                 # It is no failure that Spark and py4j need to report, each with its stack; the job ends now.
                 self._spark.sparkContext.setLogLevel("OFF")
                 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+                raise _Ended(f"{self._topic}: asked to end before batch {number}")
             # Messages that were stored when the batch was planned have the schema that is the newest one now, or an
             # older one: another one than the query's may have fields that this query leaves out.
             if PulsarDataSource(given).schema() != messages:
                 self._outdated = True
                 raise _Ended(f"{self._topic}: another schema than when the query began, before batch {number}")
-                raise _Ended(f"{self._topic}: asked to end before batch {number}")
             hold.acknowledge(self._there(committed_offsets(self._checkpoint)))
             self._write(batch, number, store)
 
@@ -246,6 +245,23 @@ class TopicRun:
                 progress(f"{self._topic}: {reason(error)}; tried again")
             finally:
                 query.stop()
+
+    def _entries_per_split(self, partitions: list[str]) -> int:
+        """Return how many entries have about the bytes of a file, so that there are as many splits as files.
+
+        The producers of dead letters are named by the splits: the micro-batch of a killed run is cut as it was,
+        whatever was stored since, or its letters would be stored again.
+        """
+        kept = self._asked.dead_letters is not None
+        if kept and is_unfinished(self._checkpoint) and self._checkpoint.exists(_ENTRIES_PER_SPLIT):
+            return int(self._checkpoint.read_text(_ENTRIES_PER_SPLIT))
+        ledgers = [each for topic in partitions for each in ledgers_of(self._asked.connection, topic).stored]
+        entry_bytes = max(1, sum(each.size for each in ledgers) // max(1, sum(each.entries for each in ledgers)))
+        # Rounded up: where there is one partition, there are no more splits than files.
+        found = -(-self._options.file_bytes // entry_bytes)
+        if kept:
+            self._checkpoint.write_text(_ENTRIES_PER_SPLIT, str(found))
+        return found
 
     def _write(self, frame: DataFrame, number: int, store: _Store) -> None:
         """Write one micro-batch by ``store``, unless a killed run has."""
