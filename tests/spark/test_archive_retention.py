@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,9 @@ def test_only_complete_days_are_removed_and_a_replay_names_them(
     assert f"complete days of {named(topic)} were removed by the archive's --keep: {days[0]}" in capsys.readouterr().err
     with pytest.raises(JobError, match=f"removed by the archive's --keep: {days[0]}"):
         replay(spark, ReplayOptions(broker=reached, path=str(tmp_path), topic=topic, to=topic, from_ms=0))
+    # A checkpoint that knows nothing of them would archive them again.
+    other = replace(options, checkpoint=str(tmp_path / "_other"))
+    assert "does not know of them: every message would be written again" in str(archive(spark, other).error)
     # Later messages are archived as before.
     publish(client, topic, [b"2"])
     run(complete_ms)

@@ -127,6 +127,11 @@ def complete_batches(directory: Directory, query: str) -> int:
     return _complete(directory).get(query, 0)
 
 
+def has_batches(directory: Directory) -> bool:
+    """Whether batches of any query are recorded as complete, also if the days of all their messages were removed."""
+    return any(_complete(directory).values())
+
+
 def complete_up_to(directory: Directory, query: str, batches: int) -> dict[str, Position]:
     """Return the end in each partition of so many complete batches, as :func:`mark_complete` recorded it."""
     name = _marker(query, batches)

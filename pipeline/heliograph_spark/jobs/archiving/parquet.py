@@ -27,6 +27,7 @@ from heliograph_spark.run.archived import (
     batch_name,
     complete_batches,
     complete_up_to,
+    has_batches,
     keep_columns,
     mark_complete,
     name_below,
@@ -89,7 +90,8 @@ class ParquetTopic:
         self.path = self._files.path
 
     def is_empty(self) -> bool:
-        return not self._files.matching(f"{DATE}=*/*.parquet")
+        # What earlier releases have archived may have no record of it.
+        return not has_batches(self._files) and not self._files.matching(f"{DATE}=*/*.parquet")
 
     def keep_columns(self, columns: StructType) -> StructType:
         return keep_columns(self._spark, self._archive_path, self._topic, columns)

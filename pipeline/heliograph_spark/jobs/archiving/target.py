@@ -60,7 +60,7 @@ class TopicTarget(Protocol):
         """Its name in errors: a directory, or a table."""
 
     def is_empty(self) -> bool:
-        """Whether no messages are in it, of any query."""
+        """Whether no messages are in it, or were, of any query."""
 
     def keep_columns(self, columns: StructType) -> StructType:
         """Add columns, or widen those that are there, and return all of them: the next batches have these.
