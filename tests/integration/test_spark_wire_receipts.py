@@ -10,6 +10,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.wire.brokers import Brokers
 from heliograph_spark.wire.failures import NotStored, Refused
+from heliograph_spark.wire.producer import leave_all
 from heliograph_spark.wire.window import Window
 
 from tests.support.entry_reading import connection_to
@@ -138,22 +139,85 @@ def test_what_is_sent_again_may_be_dropped(with_peer: Made) -> None:
     assert sum(taken) == 10
 
 
-@pytest.mark.parametrize("damaged", [True, False])
+@pytest.mark.parametrize("code", [wire.ChecksumError, wire.PersistenceError, wire.UnknownError, None])
 def test_a_message_that_was_not_stored_while_later_ones_were_is_an_error_where_it_is_dropped(
-    with_peer: Made, damaged: bool
+    with_peer: Made, code: int | None
 ) -> None:
-    def loses_one(producer: int, number: int, time: int) -> bytes:
-        if (number, time) == (4, 1):
-            return error_of(producer, number, wire.ChecksumError) if damaged else b""
-        if time > 1:
-            return encode(Type.SEND_RECEIPT, producer_id=producer, sequence_id=number, message_id=_DROPPED)
-        return receipt(producer, number)
-
-    producer, taken = with_peer(Peer(loses_one), name="me")
+    producer, taken = with_peer(Peer(_loses_fifth(code)), name="me")
     with pytest.raises(NotStored, match="has not stored the message of sequence id 4 under me, but later ones"):
         send_all(producer, range(10))
     assert sum(taken) == 4
     producer.leave()
+
+
+def _loses_fifth(code: int | None, later: int | None = None) -> Callable[[int, int, int], bytes]:
+    """Answer that all are stored but number 4, and drop what comes again; ``later`` is the error of those after it."""
+
+    def answer(producer: int, number: int, time: int) -> bytes:
+        if (number, time) == (4, 1):
+            return b"" if code is None else error_of(producer, number, code)
+        if number > 4 and later is not None:
+            return error_of(producer, number, later)
+        if time > 1:
+            return encode(Type.SEND_RECEIPT, producer_id=producer, sequence_id=number, message_id=_DROPPED)
+        return receipt(producer, number)
+
+    return answer
+
+
+def test_a_message_of_a_task_that_has_another_name_when_it_is_repeated_is_not_lost(with_peer: Made) -> None:
+    producer, _ = with_peer(Peer(_loses_fifth(wire.ChecksumError)))
+    with pytest.raises(PulsarSourceError, match="has not stored the message of sequence id 4 under given") as ended:
+        send_all(producer, range(10))
+    assert not isinstance(ended.value, NotStored)
+    leave_all([producer], ended.value)
+
+
+def test_a_message_that_an_earlier_task_has_sent_is_dropped_although_it_is_damaged_now(with_peer: Made) -> None:
+    producer, taken = with_peer(Peer(_loses_fifth(wire.ChecksumError), last_sequence_id=9), name="me")
+    send_all(producer, range(10))
+    assert sum(taken) == 10
+    producer.close()
+
+
+def test_an_error_that_does_not_pass_is_one_after_which_no_task_may_go_on_if_later_messages_are_stored(
+    with_peer: Made,
+) -> None:
+    producer, _ = with_peer(Peer(_loses_fifth(wire.NotAllowedError)), name="me")
+    with pytest.raises(Refused, match="NotAllowedError: no") as ended:
+        send_all(producer, range(10))
+    with pytest.raises(NotStored, match=r"not stored the message of sequence id 4 under me, but perhaps.*NotAllowed"):
+        leave_all([producer], ended.value)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_error_that_does_not_pass_is_one_after_which_a_task_may_be_repeated_if_nothing_later_is_stored(
+    with_peer: Made, *, named: bool
+) -> None:
+    code = wire.TopicTerminatedError
+    producer, _ = with_peer(Peer(_loses_fifth(code, later=code)), name="me" if named else "")
+    with pytest.raises(Refused, match="TopicTerminatedError: no") as ended:
+        send_all(producer, range(10))
+    leave_all([producer], ended.value)
+
+
+def test_a_task_that_ends_with_another_error_while_a_message_is_not_stored_may_not_be_repeated(
+    with_peer: Made,
+) -> None:
+    """A repeated task would take the message for stored, as the broker drops it."""
+    loses_fifth = _loses_fifth(wire.ChecksumError)
+
+    def falls_silent(producer: int, number: int, time: int) -> bytes:
+        return loses_fifth(producer, number, time) if time == 1 else b""
+
+    other, _ = with_peer(Peer(lambda producer, number, _: receipt(producer, number)), name="other")
+    producer, _ = with_peer(Peer(falls_silent), name="me", receipt_within_s=3.0)
+    with pytest.raises(PulsarSourceError, match="sendTimeoutMs") as ended:
+        send_all(producer, range(10))
+    with pytest.raises(NotStored, match=r"sequence id 4 under me, but perhaps later ones.*\(.*sendTimeoutMs"):
+        leave_all([other, producer], ended.value)
+    # Nothing is lost where nobody repeats the task.
+    leave_all([other, producer], None)
 
 
 class Unreliable(Peer):

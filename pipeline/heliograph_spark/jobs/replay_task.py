@@ -32,7 +32,7 @@ from heliograph_spark.plan.options import WriteOptions
 from heliograph_spark.run.producers import open_producer
 from heliograph_spark.run.topic_writer import PartitionWriter
 from heliograph_spark.wire.brokers import shared
-from heliograph_spark.wire.producer import Producer, Received, ignore_receipt
+from heliograph_spark.wire.producer import Producer, Received, ignore_receipt, leave_all
 from heliograph_spark.wire.window import Window
 
 #: Split of the 63 bits of a sequence id; a broker rolls ledgers at 50,000 entries, a client batches 1,000.
@@ -130,8 +130,7 @@ class Resender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for producer in self._producers:
-            producer.leave()
+        leave_all(self._producers, error)
 
     def check(self) -> None:
         """Open a producer and close it. Raises :class:`PulsarSourceError` if the broker does not allow it."""

@@ -27,7 +27,7 @@ from heliograph_spark.plan.options import WriteOptions, full_name
 from heliograph_spark.plan.topics import deduplicates
 from heliograph_spark.wire.brokers import shared
 from heliograph_spark.wire.failures import NotStored
-from heliograph_spark.wire.producer import Producer, Received, ignore_receipt
+from heliograph_spark.wire.producer import Producer, Received, ignore_receipt, leave_all
 from heliograph_spark.wire.window import Window
 
 from .encoding import Encoder
@@ -117,8 +117,7 @@ class Sender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for producer in self._producers:
-            producer.leave()
+        leave_all(self._producers, error)
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Send the rows, or keep the last ones of each topic for a batch of messages."""

@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
 from heliograph_api.protocol import wire_pb2 as wire
@@ -274,10 +274,10 @@ class Producer:
         at = 0
         while at < len(answers):
             at = self._take_receipts(answers, at)
-            wrong = self._out_of_turn(answers[at]) if at < len(answers) else None
+            wrong = self._out_of_turn(answers[at:]) if at < len(answers) else None
             if wrong is not None:
                 self._trouble = wrong
-                self._begin_again()
+                self._begin_again(answers[at:])
                 return
             at += 1
 
@@ -338,31 +338,55 @@ class Producer:
                 f" sequence id under {self.name}: another producer sends under this name"
             )
         if lost := self._not_stored.intersection(sequences):
-            raise NotStored(
+            text = (
                 f"writing to {self.topic}: the broker has not stored the message of sequence id {min(lost)} under"
-                f" {self.name}, but later ones, and drops it now; with another name (pulsar.producer.producerName) all"
-                " are sent"
+                f" {self.name}, but later ones, and drops it now"
             )
+            if not self._named:
+                # A task that is repeated has another name.
+                raise PulsarSourceError(text)
+            raise NotStored(f"{text}; with another name (pulsar.producer.producerName) all are sent")
 
-    def _out_of_turn(self, answer: Receipt | wire.CommandSendError) -> PulsarSourceError | None:
-        """Return what is wrong with an answer that is not the receipt of the next frame; None for an earlier frame's.
+    @property
+    def missing(self) -> str | None:
+        """The reason why a task may not end now: a message is not stored, but perhaps later ones are. None without one.
+
+        A task that is repeated under the same name would take the message for stored, as the broker drops it.
+        """
+        pending = (frames.sequences[frames.acknowledged :] for frames in self._pending)
+        lost = self._not_stored.intersection(itertools.chain(*pending)) if self._named else None
+        if not lost:
+            return None
+        return (
+            f"writing to {self.topic}: the broker has not stored the message of sequence id {min(lost)} under"
+            f" {self.name}, but perhaps later ones, and would drop it if it was sent again; with another name"
+            " (pulsar.producer.producerName) all are sent"
+        )
+
+    def _out_of_turn(self, answers: Sequence[Receipt | wire.CommandSendError]) -> PulsarSourceError | None:
+        """Return what is wrong with the first answer, not the receipt of the next frame; None for an earlier frame's.
 
         Raises :class:`PulsarSourceError` if sending again does not help.
         """
+        answer = answers[0]
         if not isinstance(answer, tuple):
-            return self._refusal(answer)
+            return self._refusal(answer, answers)
         if not self._pending:
             return None
         expected = self._pending[0].sequences[self._pending[0].acknowledged]
         if answer[0] <= expected:
             return None
-        self._note_not_stored(expected)
         return PulsarSourceError(
             f"the broker gave a receipt for the sequence id {answer[0]} when that of {expected} was to come"
         )
 
-    def _refusal(self, error: wire.CommandSendError) -> PulsarSourceError | None:
-        """Return what is wrong if sending again may help. Raises :class:`PulsarSourceError` if it does not."""
+    def _refusal(
+        self, error: wire.CommandSendError, answers: Sequence[Receipt | wire.CommandSendError]
+    ) -> PulsarSourceError | None:
+        """Return what is wrong if sending again may help. Raises :class:`PulsarSourceError` if it does not.
+
+        ``answers`` are the error and what has come after it.
+        """
         assert self._link is not None
         first = self._pending[0] if self._pending else None
         if first is None or error.sequence_id < first.sequences[first.acknowledged]:
@@ -372,12 +396,16 @@ class Producer:
             self._check_own(error.sequence_id)
             self._note_not_stored(error.sequence_id)
         if not isinstance(wrong, Passing):
+            if self._named and self.pending_messages > 1:
+                # Frames behind it may be stored, which the answers up to that of the close show.
+                self._begin_again(answers)
             raise wrong
         return wrong
 
     def _note_not_stored(self, sequence: int) -> None:
-        """Note that a frame was not stored, unless it was sent before and may have been stored then."""
-        if any(frames.tries == 1 and sequence in frames.sequences for frames in self._pending):
+        """Note that a frame was not stored, unless it was sent before, here or by another task: it may be stored."""
+        sent_before = sequence <= self.last_sequence_id
+        if not sent_before and any(frames.tries == 1 and sequence in frames.sequences for frames in self._pending):
             self._not_stored.add(sequence)
 
     def _check_own(self, sequence: int) -> None:
@@ -401,8 +429,11 @@ class Producer:
         self._link = None
         self._again_after_pause()
 
-    def _begin_again(self) -> None:
-        """Close the producer, to register it again and to send again what has no receipt."""
+    def _begin_again(self, answers: Sequence[Receipt | wire.CommandSendError]) -> None:
+        """Close the producer, to register it again and to send again what has no receipt.
+
+        ``answers`` came after the receipts that were taken.
+        """
         link, self._link = self._link, None
         assert link is not None
         try:
@@ -413,8 +444,17 @@ class Producer:
                 # Receipts of chunks that still came over it would pass for those of the chunks that are sent again.
                 link.close()
         # Receipts of the frames sent before may still have come. Errors of frames behind the first one add nothing.
-        self._take_receipts(self._outbox.take(), 0)
+        late = self._outbox.take()
+        at = self._take_receipts(late, 0)
+        self._note_passed_over([*answers, *late[at:]])
         self._again_after_pause()
+
+    def _note_passed_over(self, answers: Sequence[Receipt | wire.CommandSendError]) -> None:
+        """Note that the next frame was not stored, if one of these answers is the receipt of a later one."""
+        if self._pending:
+            expected = self._pending[0].sequences[self._pending[0].acknowledged]
+            if any(isinstance(each, tuple) and each[0] > expected and each[1] >= 0 for each in answers):
+                self._note_not_stored(expected)
 
     def _again_after_pause(self) -> None:
         self._again_at = time.monotonic() + self._pause_s
@@ -427,3 +467,16 @@ class Producer:
             self._assigned = ""
             self._trouble = error
             self._again_after_pause()
+
+
+def leave_all(producers: Iterable[Producer], error: BaseException | None) -> None:
+    """Leave the producers of a task that ends, with ``error`` if it does not end well.
+
+    Raises :class:`NotStored` from an error with which the task would be repeated, if it would then lose a message.
+    """
+    left = list(producers)
+    missing = next((why for each in left if (why := each.missing) is not None), None)
+    for producer in left:
+        producer.leave()
+    if missing is not None and isinstance(error, Exception) and not isinstance(error, NotStored):
+        raise NotStored(f"{missing} ({error})") from error
