@@ -183,6 +183,16 @@ def test_a_token_of_oauth2_that_expires_is_replaced(issuer: Any) -> None:
     assert [oauth2.access_token(params) for _ in range(3)] == ["t1", "t2", "t3"]
 
 
+def test_a_token_of_oauth2_whose_life_nobody_says_is_kept_and_one_of_no_number_is_refused(issuer: Any) -> None:
+    issuer.life_s = None
+    params = oauth2_settings(issuer, "right")["auth_params"]
+    assert [oauth2.access_token(params) for _ in range(2)] == ["t1", "t1"]
+    issuer.life_s = "soon"
+    params = json.dumps(json.loads(params) | {"scope": "another"})
+    with pytest.raises(PulsarSourceError, match=r"/token: expires_in is 'soon', which is no number of seconds"):
+        oauth2.access_token(params)
+
+
 def test_an_issuer_that_refuses_is_named(issuer: Any) -> None:
     with FakeBroker(ordinary) as broker:
         brokers = brokers_of(broker, **oauth2_settings(issuer, "wrong"))
@@ -358,6 +368,15 @@ def test_a_peer_that_answers_nothing_is_given_up_in_time() -> None:
         ):
             brokers.partitions(TOPIC)
         brokers.close()
+
+
+def test_a_time_of_any_length_may_be_waited_for_an_answer() -> None:
+    # Java's largest int, as milliseconds, and the largest number that the options take.
+    for seconds, ms in ((2_147_484, (1 << 31) - 1), (10**15, 10**18 - 1)):
+        with FakeBroker(ordinary) as broker:
+            brokers = brokers_of(broker, operation_timeout_seconds=seconds, connection_timeout_ms=ms)
+            assert brokers.partitions(TOPIC) == 3
+            brokers.close()
 
 
 def test_an_error_that_passes_is_asked_again_and_one_that_does_not_is_told() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from google.protobuf.message import DecodeError
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_spark.plan.credentials import presented
 from heliograph_spark.plan.errors import OptionError
@@ -81,6 +82,14 @@ def test_bytes_that_look_like_an_entry_id_are_not_taken_for_one(
         inner = unknown + message
         command = b"\x08\x09\x4a" + bytes([len(inner)]) + inner
         assert heads.read(command) == (1, ledger, entry, 0, (5,) if in_ack_set else ())
+
+
+def test_a_command_that_ends_within_its_entry_id_is_none() -> None:
+    heads = MessageHeads()
+    for entry in range(4):
+        assert heads.read(encoded((1, 5, entry, 0, ()), no_redelivery=True)) == (1, 5, entry, 0, ())
+    with pytest.raises(DecodeError):
+        heads.read(encoded((1, 5, 4, 0, ()), no_redelivery=True)[:-1] + b"\xff")
 
 
 def test_what_is_no_message_has_no_head() -> None:

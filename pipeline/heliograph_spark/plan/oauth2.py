@@ -143,10 +143,13 @@ def _asked_token(credentials: ClientCredentials) -> tuple[str, float]:
     }
     content = urllib.parse.urlencode({name: each for name, each in form.items() if each}).encode()
     answer = _asked(endpoint, content, tls)
-    token, life_s = answer.get("access_token"), answer.get("expires_in", _LIFE_S)
+    token, life_s = answer.get("access_token"), answer.get("expires_in")
     if not isinstance(token, str):
         raise PulsarSourceError(f"{endpoint}: the answer holds no access_token")
-    return token, float(life_s)
+    try:
+        return token, _LIFE_S if life_s is None else float(life_s)
+    except (TypeError, ValueError) as error:
+        raise PulsarSourceError(f"{endpoint}: expires_in is {life_s!r}, which is no number of seconds") from error
 
 
 def _asked(url: str, form: bytes | None, tls: ssl.SSLContext | None) -> dict[str, Any]:

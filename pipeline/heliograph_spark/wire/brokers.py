@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from heliograph_api.protocol import wire_pb2 as wire
 
-from heliograph_spark.plan.errors import OptionError
+from heliograph_spark.plan.errors import OptionError, PulsarSourceError
 from heliograph_spark.plan.options import Connection
 
 from .failures import LinkLost, NoAnswer, Passing, Refused, refusal
@@ -173,7 +173,9 @@ class Brokers:
         This is tried once: raises :class:`Refused`, :class:`NoAnswer` or :class:`LinkLost`.
         """
         if assigned:
-            return self.link(addresses_of(assigned)[0][0])
+            # An address that is none is as good as none.
+            with contextlib.suppress(OptionError):
+                return self.link(addresses_of(assigned)[0][0])
         what = f"looking up {topic}"
         link, authoritative = self._service_link(), False
         for _ in range(_MOST_REDIRECTS):
@@ -194,7 +196,10 @@ class Brokers:
         if not url:
             kind = "pulsar+ssl://" if self._secured else "pulsar://"
             raise OptionError(f"{what}: {asked}: the broker that has it has no address of {kind} (service.url)")
-        found = addresses_of(url)[0][0]
+        try:
+            found = addresses_of(url)[0][0]
+        except OptionError as error:
+            raise PulsarSourceError(f"{what}: {asked}: it names a broker by {url!r}, which is no address") from error
         if answer.proxy_through_service_url:
             return asked._replace(behind=str(found))
         return found

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.ack_sets import remaining_of
-from heliograph_api.protocol.frames import EntryError, read_entry
+from heliograph_api.protocol.frames import read_entry
 
 from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.positions import Position
@@ -229,11 +229,11 @@ class EntryReader:
         for head, data in arrived:
             try:
                 opened = opens(head, data)
-            except EntryError as error:
+                messages += (remaining_of(head[4]) or 0).bit_count() if head[4] else opened.messages
+            except ValueError as error:
                 place = f"{head[1]}:{head[2]}"
                 raise PulsarSourceError(f"reading {self._topic}: the entry {place} is damaged: {error}") from error
             entries.append(opened)
-            messages += (remaining_of(head[4]) or 0).bit_count() if head[4] else opened.messages
         wanted = self._start.ledger, self._start.entry
         while entries and (entries[0].ledger, entries[0].entry) < wanted:
             del entries[0]

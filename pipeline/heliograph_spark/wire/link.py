@@ -27,28 +27,30 @@ from .failures import LinkLost, NoAnswer, Refused, refusal
 from .message_heads import MessageHeads
 from .outbox import Outbox, read_receipt
 from .receiver import Receiver
-from .stream import WRITTEN_WITHIN_S, Address, Stream
+from .stream import LONGEST_WAIT_S, WRITTEN_WITHIN_S, Address, Stream
 
 _Type = wire.BaseCommand
 _sizes = struct.Struct(">II").unpack_from
 #: The largest message of a broker that does not say it; that of Pulsar.
 _MAX_MESSAGE_BYTES = 5 << 20
+#: The most permits of one command: brokers read a number of 32 bits with a sign.
+_MOST_PERMITS = (1 << 31) - 1
 #: A peer that was silent for this time (s) is asked whether it is there; after the same time again it is given up.
 _SILENT_FOR_S = 30.0
 
-#: Each request by its field of ``BaseCommand``, and each answer's field by its type.
-_REQUESTS: dict[str, wire.BaseCommand.Type.ValueType] = {
-    "lookupTopic": _Type.LOOKUP,
-    "partitionMetadata": _Type.PARTITIONED_METADATA,
-    "getTopicsOfNamespace": _Type.GET_TOPICS_OF_NAMESPACE,
-    "getSchema": _Type.GET_SCHEMA,
-    "subscribe": _Type.SUBSCRIBE,
-    "seek": _Type.SEEK,
-    "getLastMessageId": _Type.GET_LAST_MESSAGE_ID,
-    "ack": _Type.ACK,
-    "close_consumer": _Type.CLOSE_CONSUMER,
-    "producer": _Type.PRODUCER,
-    "close_producer": _Type.CLOSE_PRODUCER,
+#: Each request by its field of ``BaseCommand``, with its answer's field, and each answer's field by its type.
+_REQUESTS: dict[str, tuple[wire.BaseCommand.Type.ValueType, str]] = {
+    "lookupTopic": (_Type.LOOKUP, "lookupTopicResponse"),
+    "partitionMetadata": (_Type.PARTITIONED_METADATA, "partitionMetadataResponse"),
+    "getTopicsOfNamespace": (_Type.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespaceResponse"),
+    "getSchema": (_Type.GET_SCHEMA, "getSchemaResponse"),
+    "subscribe": (_Type.SUBSCRIBE, "success"),
+    "seek": (_Type.SEEK, "success"),
+    "getLastMessageId": (_Type.GET_LAST_MESSAGE_ID, "getLastMessageIdResponse"),
+    "ack": (_Type.ACK, "ackResponse"),
+    "close_consumer": (_Type.CLOSE_CONSUMER, "success"),
+    "producer": (_Type.PRODUCER, "producer_success"),
+    "close_producer": (_Type.CLOSE_PRODUCER, "success"),
 }
 _ANSWERS: dict[int, str] = {
     _Type.SUCCESS: "success",
@@ -119,10 +121,11 @@ class Link:
         Raises :class:`Refused` for an ERROR, :class:`NoAnswer` and :class:`LinkLost`, with ``what`` was asked.
         """
         what = f"{what}: {self.address}"
+        kind, answered = _REQUESTS[field]
         body.request_id = request_id = next(self._request_ids)
         self._answers[request_id] = None
         try:
-            self.send(encode_command(wire.BaseCommand(type=_REQUESTS[field], **{field: body})))
+            self.send(encode_command(wire.BaseCommand(type=kind, **{field: body})))
             if not self.wait(lambda: self._answers[request_id] is not None, time.monotonic() + within_s):
                 raise NoAnswer(f"{what}: there was no answer in time ({within_s:g} s)")
             answer = self._answers[request_id]
@@ -133,7 +136,10 @@ class Link:
         assert answer is not None
         if answer.type == _Type.ERROR:
             raise refusal(what, answer.error.error, answer.error.message)
-        return getattr(answer, _ANSWERS[answer.type])
+        if _ANSWERS[answer.type] != answered:
+            self._lose("this is no answer of Pulsar's protocol")
+            raise LinkLost(f"{what}: {self._lost}")
+        return getattr(answer, answered)
 
     def attach(self, receiver: Receiver) -> int:
         """Return the id of a new consumer, whose entries ``receiver`` gets."""
@@ -153,8 +159,11 @@ class Link:
         """Let the broker send that many more messages. Raises :class:`LinkLost`."""
         command = wire.BaseCommand(type=_Type.FLOW)
         command.flow.consumer_id = consumer_id
-        command.flow.messagePermits = permits
-        self.send(encode_command(command))
+        while permits > 0:
+            # A batch that says it has a billion messages has taken as many permits.
+            command.flow.messagePermits = min(permits, _MOST_PERMITS)
+            permits -= command.flow.messagePermits
+            self.send(encode_command(command))
 
     def leave(self, consumer_id: int) -> None:
         """Close a consumer without waiting for the broker's answer."""
@@ -216,7 +225,7 @@ class Link:
                     if left <= 0:
                         return False
                     self._followers += 1
-                    self._turn.wait(left)
+                    self._turn.wait(min(left, LONGEST_WAIT_S))
                     self._followers -= 1
                 if done():
                     return True

@@ -42,12 +42,13 @@ class MessageHeads:
                 if entry > 127:
                     entry &= 127
                     shift = 7
-                    at += 1
-                    while (digit := command[at]) > 127 and at < end:
-                        entry |= (digit & 127) << shift
-                        shift += 7
+                    while at < end:
                         at += 1
-                    entry |= digit << shift
+                        digit = command[at]
+                        entry |= (digit & 127) << shift
+                        if digit < 128:
+                            break
+                        shift += 7
                 if at == end and command[at] < 128:
                     return consumer_id, ledger, entry, redelivery_count, ack_set
         found = _decoded(command)

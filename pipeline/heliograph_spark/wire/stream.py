@@ -20,6 +20,8 @@ from .failures import LinkLost
 _READ_BYTES = 256 << 10
 #: Time (s) within which a broker takes some of what is sent.
 WRITTEN_WITHIN_S = 30.0
+#: The longest time (s) of one wait, which for the system has 31 bits of milliseconds: a longer one is several.
+LONGEST_WAIT_S = 3600.0
 
 
 class Address(NamedTuple):
@@ -88,7 +90,7 @@ class Stream:
             if left <= 0:
                 return b""
             if event == select.POLLIN:
-                self._readable.poll(left * 1000)
+                self._readable.poll(min(left, LONGEST_WAIT_S) * 1000)
             else:
                 self._wait_for(event, until)
 
@@ -96,7 +98,7 @@ class Stream:
         ready = select.poll()
         with contextlib.suppress(ValueError):  # It was closed meanwhile.
             ready.register(self._socket, event)
-            ready.poll(max(0.0, until - time.monotonic()) * 1000)
+            ready.poll(min(max(0.0, until - time.monotonic()), LONGEST_WAIT_S) * 1000)
 
     def end(self) -> None:
         """End the connection; a thread that reads or writes learns it at once."""
@@ -114,7 +116,7 @@ def _opened(address: Address, settings: Mapping[str, Any], *, secured: bool, wit
     what = f"connecting to {address}"
     context = tls_context(with_named_files(settings), "client") if secured else None
     try:
-        made = socket.create_connection((address.host, address.port), timeout=within_s)
+        made = socket.create_connection((address.host, address.port), timeout=min(within_s, LONGEST_WAIT_S))
     except (OSError, UnicodeError) as error:
         raise LinkLost(f"{what}: no connection could be made (service.url): {error}") from error
     try:
