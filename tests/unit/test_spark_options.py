@@ -66,6 +66,29 @@ def test_nothing_lies_between_a_message_and_the_place_before_it(position: Positi
         assert before == Position(position.ledger, position.entry - 1)
 
 
+def test_an_entry_before_the_first_one_is_the_beginning_of_its_ledger() -> None:
+    """Pulsar gives such an id for the last message of an empty ledger."""
+    listed = list(pulsar.MessageId(-1, 5, -1, -1).serialize())
+    (first,) = parse_offsets("startingOffsets", json.dumps({"t": listed})).values()  # type: ignore[union-attr]
+    assert isinstance(first, Position)
+    before = first.before()
+    assert before == Position(5, -1)
+    # A stream goes on from there.
+    assert read_offsets(write_offsets({"t": before})) == {"t": before}
+
+
+@pytest.mark.parametrize("place", [f"{1 << 63}:0", f"0:{1 << 63}", f"{1 << 64}:5", f"5:6:{1 << 31}"])
+def test_a_number_that_no_position_has_is_refused_by_the_name_of_the_topic(place: str) -> None:
+    """Such a number would be cut to 64 bits, and name another message."""
+    with pytest.raises(OptionError, match=rf"endingOffsets of 't': '{place}' is no position: ids are at most "):
+        parse_offsets("endingOffsets", json.dumps({"t": place}))
+
+
+@pytest.mark.parametrize("text", ["earliest", "Latest", " EARLIEST\n"])
+def test_an_edge_is_known_however_it_is_written(text: str) -> None:
+    assert parse_offsets("startingOffsets", text) == text.strip().lower()
+
+
 @given(POSITIONS, POSITIONS)
 def test_positions_are_ordered_as_the_topic_is(one: Position, other: Position) -> None:
     if one.entry_key != other.entry_key:
@@ -301,7 +324,13 @@ def test_settings_that_the_client_has_by_another_name_reach_it() -> None:
         ({**TOPIC, "includeHeaders": "yes"}, "includeHeaders: 'yes' is neither true nor false"),
         ({**URL, "topicsPattern": "a.*"}, "topicsPattern: needs admin.url"),
         ({**URL, "topicsPattern": "a(", "admin.url": "http://h"}, "is not a regular expression"),
-        ({**URL, "topic": "a/b"}, "'a/b' is not the name of a topic"),
+        ({**URL, "topic": "a/b"}, "topic: 'a/b' is not the name of a topic"),
+        ({**URL, "topics": "a,,b"}, "topics: '' is not the name of a topic"),
+        ({**TOPIC, "startingOffsets": '{"a/b": "earliest"}'}, "startingOffsets: 'a/b' is not the name of a topic"),
+        (
+            {**TOPIC, "endingTime": '{"t": 5, "persistent://public/default/t": 6}'},
+            "endingTime: one topic has several values",
+        ),
         ({**URL, "topic": "non-persistent://a/b/c"}, "is not stored"),
         ({**TOPIC, "predefinedSubscription": " "}, "predefinedSubscription: is empty"),
     ],
@@ -372,6 +401,12 @@ def test_a_user_is_named_as_in_java_or_in_cpp(name: str) -> None:
 def test_without_the_address_of_the_rest_api_it_is_the_address_that_is_missing() -> None:
     with pytest.raises(OptionError, match=r"admin.url \(--admin-url\): is missing"):
         ask_admin(Connection("pulsar://h", None, {}, {}), "tenants")
+
+
+@pytest.mark.parametrize("url", ["localhost", "localhost:8080", "pulsar://localhost:6650", "http://", "http:///x"])
+def test_an_address_of_the_rest_api_that_is_none_is_named(url: str) -> None:
+    with pytest.raises(OptionError, match=rf"admin.url \(--admin-url\): '{url}' is not an address such as http://"):
+        ask_admin(Connection("pulsar://h", url, {}, {}), "tenants")
 
 
 @given(st.text(max_size=30))
@@ -492,3 +527,18 @@ def test_a_trigger_takes_so_many_entries_of_all_partitions_in_proportion_and_one
     for topic, count in taken.items():
         share = most * whole[topic] / sum(whole.values())
         assert max(1, share - 1) - 1e-9 <= count <= max(1, share) + 1e-9
+
+
+@pytest.mark.parametrize("params", ["token:abc.def\n", " abc.def", '{"token": "abc.def\\n"}'])
+def test_a_token_may_have_a_line_break_after_it(params: str) -> None:
+    assert auth_token(params) == "abc.def"
+
+
+@pytest.mark.parametrize("token", ["abc\ndef", "abc def", "abc\tdef", "abc\x7f", "ab\u00e4c"])
+def test_a_token_that_none_is_refused_without_it(token: str) -> None:
+    """The header of a request would be refused by its value."""
+    settings = {"auth_plugin": "AuthenticationToken", "auth_params": f"token:{token}"}
+    connection = Connection("pulsar://localhost:6650", "http://127.0.0.1:1", settings, settings)
+    with pytest.raises(OptionError, match=r"authParams: the token has spaces, line breaks or other char") as refused:
+        ask_admin(connection, "clusters")
+    assert token not in str(refused.value)

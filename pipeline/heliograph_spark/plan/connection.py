@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import ssl
 import urllib.error
 import urllib.request
@@ -100,9 +101,12 @@ def open_client(connection: Connection) -> pulsar.Client:
 
 
 def check_admin(connection: Connection) -> None:
-    """Raise :class:`OptionError` if it is not said where the REST API is."""
-    if connection.admin_url is None:
+    """Raise :class:`OptionError` if it is not said where the REST API is, or that is no address."""
+    url = connection.admin_url
+    if url is None:
         raise OptionError("admin.url (--admin-url): is missing, such as http://localhost:8080")
+    if not re.match(r"(?i)https?://[^\s/]", url):
+        raise OptionError(f"admin.url (--admin-url): {url!r} is not an address such as http://localhost:8080")
 
 
 def ask_admin(connection: Connection, path: str) -> Any:

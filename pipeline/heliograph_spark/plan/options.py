@@ -286,6 +286,14 @@ def full_name(topic: str) -> str:
     return name
 
 
+def _full_name(option: str, topic: str) -> str:
+    """As :func:`full_name`; the error names the option."""
+    try:
+        return full_name(topic)
+    except OptionError as error:
+        raise OptionError(f"{option}: {error}") from error
+
+
 def names_of(topics: Sequence[str]) -> list[dict[str, str]]:
     """Return the options of the reads that together read ``topics``: one, and one for each with a comma in its name.
 
@@ -306,7 +314,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         )
     pattern = given.text("topicsPattern")
     listed = (given.text("topics") or "").split(",") if chosen == ["topics"] else [given.text("topic") or ""]
-    topics = () if pattern else tuple(dict.fromkeys(full_name(each.strip()) for each in listed))
+    topics = () if pattern else tuple(dict.fromkeys(_full_name(chosen[0], each.strip()) for each in listed))
     connection = given.connection()
     if pattern is not None:
         _check_pattern(pattern)
@@ -368,7 +376,7 @@ def _dead_letters(given: _Given, *, publishes: bool) -> DeadLetterRule | None:
         return None
     if topic is None and subscription is None:
         raise OptionError("deadLetterTopic: is needed for badRecords=deadLetter without predefinedSubscription")
-    return DeadLetterRule(full_name(topic) if topic else None, subscription)
+    return DeadLetterRule(_full_name("deadLetterTopic", topic) if topic else None, subscription)
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -382,7 +390,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
             "pulsar.producer.chunkingEnabled: cannot be combined with producerName, by which each message is stored"
             " once: the first chunks of one that is sent again are stored again"
         )
-    return WriteOptions(given.connection(), full_name(topic) if topic else None, name, SendSettings.of(producer))
+    target = _full_name("topic", topic) if topic else None
+    return WriteOptions(given.connection(), target, name, SendSettings.of(producer))
 
 
 def _check_pattern(pattern: str) -> None:
@@ -396,13 +405,19 @@ def _place(given: _Given, edge: str) -> Any:
     offsets, times = given.text(f"{edge}Offsets"), given.text(f"{edge}Time")
     if offsets is not None and times is not None:
         raise OptionError(f"{edge}Offsets and {edge}Time: only one of them can say where the query's {edge} is")
+    option = f"{edge}Offsets" if offsets is not None else f"{edge}Time"
     if offsets is not None:
-        place: Any = parse_offsets(f"{edge}Offsets", offsets)
+        place: Any = parse_offsets(option, offsets)
     elif times is not None:
-        place = parse_times(f"{edge}Time", times)
+        place = parse_times(option, times)
     else:
         return None
-    return {full_name(topic): each for topic, each in place.items()} if isinstance(place, dict) else place
+    if not isinstance(place, dict):
+        return place
+    found = {_full_name(option, topic): each for topic, each in place.items()}
+    if len(found) < len(place):
+        raise OptionError(f"{option}: one topic has several values, by its name and by its whole name: {list(place)}")
+    return found
 
 
 def _has(place: Any, edge: str) -> bool:
@@ -421,13 +436,21 @@ def auth_files(params: str) -> dict[str, str]:
 
 def auth_token(params: str) -> str:
     """Return the token of ``authParams``: ``token:…``, ``file:…``, itself, or JSON. Raises :class:`OptionError`."""
+    token = _auth_token(params).strip()
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        # A header with it would be refused with the token in the error.
+        raise OptionError("authParams: the token has spaces, line breaks or other characters that no token has")
+    return token
+
+
+def _auth_token(params: str) -> str:
     if params.startswith("token:"):
         return params.removeprefix("token:")
     if params.startswith("file:"):
         path = params.removeprefix("file:")
         try:
             with open(path.removeprefix("//"), encoding="ascii") as file:
-                return file.read().strip()
+                return file.read()
         except (OSError, ValueError) as error:
             raise OptionError(f"authParams: the token's file cannot be read: {error}") from error
     if params.startswith("{"):

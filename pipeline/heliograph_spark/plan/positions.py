@@ -25,6 +25,7 @@ _TEXT = re.compile(r"(\d+):(-1|\d+)(?::(\d+))?")
 #: both where they are known, and the number of those lost.
 _KEPT = re.compile(r"([^#~]+)(?:#(-?\d+)(?:@(\d+))?)?(?:~(\d+))?")
 _LARGEST_ID = (1 << 63) - 1
+_LARGEST_INDEX = (1 << 31) - 1
 
 
 @total_ordering
@@ -65,7 +66,12 @@ class Position:
         found = _TEXT.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is not a position such as '12:5' or '12:5:3'")
-        return cls(int(found[1]), int(found[2]), int(found[3]) if found[3] else -1)
+        ledger, entry, batch = int(found[1]), int(found[2]), int(found[3]) if found[3] else -1
+        if max(ledger, entry) > _LARGEST_ID or batch > _LARGEST_INDEX:
+            raise ValueError(
+                f"{text!r} is no position: ids are at most {_LARGEST_ID}, and the last number {_LARGEST_INDEX}"
+            )
+        return cls(ledger, entry, batch)
 
     @classmethod
     def of_id(cls, data: bytes) -> Position:
@@ -91,7 +97,7 @@ class Position:
         """Return the position after which this message comes first: reading after it includes this one."""
         if self.batch > 0:
             return Position(self.ledger, self.entry, self.batch - 1)
-        return Position(self.ledger, self.entry - 1)
+        return Position(self.ledger, max(-1, self.entry - 1))
 
 
 def _signed(number: int) -> int:
@@ -108,8 +114,8 @@ def parse_offsets(option: str, text: str) -> Edge | dict[str, Edge | Position]:
     In JSON an offset is an edge, a position as text, or the bytes of a serialized message id as a list, signed as Java
     writes them or not. The positions name messages. Raises :class:`OptionError`, naming ``option`` and the topic.
     """
-    if text in ("earliest", "latest"):
-        return text  # type: ignore[return-value]
+    if (edge := text.strip().lower()) in ("earliest", "latest"):
+        return edge  # type: ignore[return-value]
     value = _json_object(option, text)
     return {topic: _offset(f"{option} of {topic!r}", each) for topic, each in value.items()}
 
