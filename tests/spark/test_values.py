@@ -16,6 +16,8 @@ import pytest
 from heliograph_spark.decode.kept_values import UnfitValue, Values
 from heliograph_spark.decode.primitives import PRIMITIVE_TYPES, PrimitiveValues
 from heliograph_spark.decode.values import AvroValues, JsonValues, values_of
+from heliograph_spark.run.decoding import _values
+from heliograph_spark.run.schemas import TopicSchema
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,6 +83,45 @@ def test_a_primitive_that_no_column_holds_is_named_by_its_row(kind: str, bad: by
     with pytest.raises(UnfitValue, match=f"it is not {kind}") as unfit:
         _decoded(PrimitiveValues(kind), [None, bytes(8), bad])
     assert unfit.value.row == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "bad"),
+    [
+        # Java's last Instant, LocalDate and LocalDateTime, which stand for "never".
+        ("INSTANT", pa.timestamp("us", "UTC"), struct.pack(">qi", 31_556_889_864_403_199, 999_999_999)),
+        ("LOCAL_DATE", pa.date32(), struct.pack(">q", 365_241_780_471)),
+        ("LOCAL_DATE_TIME", pa.timestamp("us"), struct.pack(">qq", 365_241_780_471, 0)),
+        ("INSTANT", pa.timestamp("us", "UTC"), b"\0"),
+    ],
+)
+def test_a_time_of_java_that_no_column_holds_is_named_by_its_row(kind: str, column: pa.DataType, bad: bytes) -> None:
+    values = _values(TopicSchema(kind), pa.schema([("value", column)]), _no_version)
+    assert values is not None
+    good = bytes(len(bad)) if len(bad) > 1 else bytes(12)
+    with pytest.raises(UnfitValue, match=f"it is not {kind} as the topic's schema says: ") as unfit:
+        _decoded(values, [None, good, bad])
+    assert unfit.value.row == 2
+    assert _decoded(values, [good])[0].cast(pa.int32() if kind == "LOCAL_DATE" else pa.int64()).to_pylist() == [0]
+
+
+def _no_version(version: bytes) -> TopicSchema:
+    raise AssertionError("nobody asks for a version here")
+
+
+@pytest.mark.parametrize(
+    ("logical", "kind"),
+    [("timestamp-millis", "long"), ("timestamp-micros", "long"), ("date", "int")],
+)
+def test_a_time_in_avro_that_no_column_holds_is_named_by_its_row(logical: str, kind: str) -> None:
+    """Java's largest number stands for a time that never comes."""
+    definition = _record("R", at={"type": kind, "logicalType": logical})
+    column = pa.date32() if logical == "date" else pa.timestamp("us", "UTC")
+    values = AvroValues(json.dumps(definition), pa.schema([("at", column)]), lambda _: "")
+    never = _avro(_record("R", at=kind), {"at": (1 << 63) - 1 if kind == "long" else (1 << 31) - 1})
+    with pytest.raises(UnfitValue, match="it is not AVRO as the topic's schema says: ") as unfit:
+        _decoded(values, [_avro(_record("R", at=kind), {"at": 0}), never])
+    assert unfit.value.row == 1
 
 
 FIELDS = pa.schema(

@@ -19,8 +19,11 @@ from .records import from_json_record, record_columns, without_uuids
 #: Returns the definition of the Avro schema with that version; raises :class:`ValueError` if there is none.
 Writer = Callable[[bytes], str]
 
-#: What a value is read with raises these where it does not fit.
-_UNREADABLE = (ValueError, EOFError, IndexError, KeyError, TypeError, fastavro.read.SchemaResolutionError)
+#: What a value is read with raises these where it does not fit; that of arithmetic for a time that is no ``datetime``.
+_UNREADABLE = (
+    *(ValueError, EOFError, IndexError, KeyError, TypeError, ArithmeticError),
+    fastavro.read.SchemaResolutionError,
+)
 
 
 def values_of(kind: str, definition: str | None, fields: pa.Schema, writer: Writer) -> Values | None:

@@ -102,6 +102,7 @@ class _EachValue:
     def __init__(self, kind: str, fields: pa.Schema) -> None:
         self._kind = kind
         self._decode = PRIMITIVES[kind].decode
+        self._beyond = 1 << (31 if kind == "LOCAL_DATE" else 63)
         self._types = [field.type for field in fields]
 
     def columns(self, values: pa.Array, versions: pa.Array) -> Sequence[pa.Array]:
@@ -109,7 +110,7 @@ class _EachValue:
         decoded: list[Any] = []
         for row, value in enumerate(values.to_pylist()):
             try:
-                decoded.append(None if value is None else self._decode(value))
+                decoded.append(None if value is None else self._of(value))
             except (ValueError, struct.error) as error:
                 raise UnfitValue(row, f"it is not {self._kind} as the topic's schema says: {error}") from error
         return [
@@ -118,3 +119,11 @@ class _EachValue:
             else pa.array(decoded, pa.int32()).cast(kind)
             for kind in self._types
         ]
+
+    def _of(self, value: bytes) -> int:
+        """Return the days or microseconds that a value is. Raises :class:`ValueError` or :class:`struct.error`."""
+        found: int = self._decode(value)
+        if not -self._beyond <= found < self._beyond:
+            unit = "days" if self._kind == "LOCAL_DATE" else "microseconds"
+            raise ValueError(f"{found} {unit} since 1970 are beyond what a column holds")
+        return found

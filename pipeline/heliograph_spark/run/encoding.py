@@ -187,12 +187,12 @@ class Encoder:
             column = rows.column(VALUE)
             try:
                 found = encoded(self._kind, column)
-            except ValueError as error:
+                if found is not None:
+                    return found
+                encode = PRIMITIVES[self._kind].encode
+                return pa.array([None if each is None else encode(each) for each in column.to_pylist()], pa.binary())
+            except (ValueError, OverflowError) as error:
                 raise SchemaError(f"column 'value': {error}") from error
-            if found is not None:
-                return found
-            encode = PRIMITIVES[self._kind].encode
-            return pa.array([None if each is None else encode(each) for each in column.to_pylist()], pa.binary())
         if self._records is not None and not null_records and (found := self._records.values(rows)) is not None:
             return found
         records = rows.select(self._names).to_pylist(maps_as_pydicts="lossy")
