@@ -35,10 +35,11 @@ def serve_metrics(spark: Any, port: int, address: str = "0.0.0.0") -> MetricsSer
     ``prometheus-client``. Raises :class:`PulsarSourceError` without it, and :class:`OSError` if the port is in use.
     """
     from heliograph_spark.plan.errors import PulsarSourceError
+    from heliograph_spark.plan.extras import missing_package
 
     try:
         from heliograph_spark.run.stream_metrics import MetricsServer
     except ModuleNotFoundError as error:
-        raise PulsarSourceError(f"{error.name} is missing: pip install 'heliograph-spark[metrics]'") from error
+        raise PulsarSourceError(missing_package(error) or str(error)) from error
 
     return MetricsServer(spark, port, address)

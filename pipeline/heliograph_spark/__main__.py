@@ -5,19 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-#: The packages of the extras, which the data source alone does not need.
-_EXTRAS = {
-    "matplotlib": "jobs",
-    "pandas": "jobs",
-    "typer": "jobs",
-    "pyiceberg": "jobs,iceberg",
-    "sqlalchemy": "jobs,iceberg",
-}
-
 
 def main() -> None:
     """Run the command. Ends the process with 1 and the reason if a package is missing, or Spark is too old."""
     from heliograph_spark.plan.errors import PulsarSourceError
+    from heliograph_spark.plan.extras import missing_package
 
     try:
         from heliograph_spark.cli import main as command
@@ -27,10 +19,9 @@ def main() -> None:
         print(f"heliograph-spark: {error}", file=sys.stderr)
         sys.exit(1)
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(error.name or "")
-        if extra is None:
+        if (advice := missing_package(error)) is None:
             raise
-        print(f"heliograph-spark: {error.name} is missing: pip install 'heliograph-spark[{extra}]'", file=sys.stderr)
+        print(f"heliograph-spark: {advice}", file=sys.stderr)
         sys.exit(1)
 
 

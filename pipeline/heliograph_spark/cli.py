@@ -2,132 +2,86 @@
 
 from __future__ import annotations
 
+import platform
 import signal
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import pyspark
 import typer
-from heliograph_api.values.durations import InvalidDuration, parse_duration
-from heliograph_api.values.sizes import InvalidSize, parse_size
+from heliograph_api import __version__
 from pyspark.sql import SparkSession
 
 from heliograph_spark import serve_metrics
+from heliograph_spark.command_options import (
+    DEFAULT_ADMIN_URL,
+    DEFAULT_NAMESPACE,
+    DEFAULT_SERVICE_URL,
+    AdminUrl,
+    ArchivePath,
+    Catalog,
+    CatalogProperty,
+    Conf,
+    FileSize,
+    Master,
+    ResultFile,
+    ServiceUrl,
+    SourceOption,
+    TableNamespace,
+    Topics,
+    TopicsPattern,
+    duration_ms,
+    file_bytes,
+    finite_ms,
+    positive_ms,
+    tables_of,
+)
 from heliograph_spark.jobs.archiving.options import Tables
-from heliograph_spark.run.session import Broker, Result, SessionOptions, pairs, run_job
+from heliograph_spark.plan.errors import JobError
+from heliograph_spark.run.session import Broker, Result, SessionOptions, Work, pairs, run_job
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+if TYPE_CHECKING:
+    from heliograph_spark.run.stream_metrics import MetricsServer
 
-ServiceUrl = Annotated[
-    str,
-    typer.Option("--service-url", envvar="HELIOGRAPH_SERVICE_URL", metavar="URL", help="The broker's binary port."),
-]
-AdminUrl = Annotated[
-    str, typer.Option("--admin-url", envvar="HELIOGRAPH_ADMIN_URL", metavar="URL", help="The broker's REST API.")
-]
-SourceOption = Annotated[
-    list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="Option of the data source; may be repeated."),
-]
-Master = Annotated[
-    str | None,
-    typer.Option(help="Spark master URL; else from Spark's own settings or SPARK_MASTER, else local[[*]."),
-]
-Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; may be repeated.")
-]
-ResultFile = Annotated[
-    Path | None, typer.Option("--result", metavar="FILE", help="File to which the result is also written, as JSON.")
-]
-Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Name of a topic; may be repeated.")]
-TopicsPattern = Annotated[
-    str | None,
-    typer.Option(metavar="REGEX", help="Regular expression of topic names in one namespace, instead of --topic."),
-]
-Catalog = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Catalog of an archive in tables, as pyiceberg's configuration names it."),
-]
-ArchivePath = Annotated[str | None, typer.Option(help="Directory of an archive in files; or else --catalog.")]
-FileSize = Annotated[str, typer.Option(metavar="SIZE", help="Approximate size of a file: 128Mi, 1G or bytes.")]
-CatalogProperty = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="Property of the catalog, such as type, uri or warehouse; may be repeated."),
-]
-TableNamespace = Annotated[
-    str, typer.Option(metavar="NAME", help="Namespace of the tables, its levels divided by dots.")
-]
-
-DEFAULT_NAMESPACE = "archive"
-DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
-DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
+app = typer.Typer(
+    name="heliograph-spark",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 
 
 @app.callback()
 def _group() -> None:
-    """Moves topics of Heliograph, or of any Pulsar, with Spark. Each command ends with one line of JSON on stdout."""
+    """Archive, replay, compact and measure topics of Heliograph, or of any Pulsar, with Spark.
 
+    The last line on stdout is the result as JSON; progress and errors go to stderr. Exit codes: 0 for success, 1 if the
+    job failed, 2 for an invalid command line, 130 for Ctrl-C.
 
-def file_bytes(option: str, text: str) -> int:
-    """Return the size of files in bytes. Raises :class:`typer.BadParameter`, naming the option."""
-    try:
-        size = parse_size(text)
-    except InvalidSize:
-        size = 0
-    if size <= 0:
-        raise typer.BadParameter(
-            f"{text!r} is not a size of files; valid: 128Mi, 1G or a number of bytes, above zero",
-            param_hint=f"'{option}'",
-        )
-    return size
-
-
-def duration_ms(option: str, text: str) -> int:
-    """Return a duration in ms, -1 without an end. Raises :class:`typer.BadParameter`, naming the option."""
-    try:
-        return parse_duration(text)
-    except InvalidDuration as error:
-        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from error
-
-
-def positive_ms(option: str, text: str, valid: str) -> int:
-    """Return a duration above zero in ms. Raises :class:`typer.BadParameter`, naming the option."""
-    found = duration_ms(option, text)
-    if found <= 0:
-        raise typer.BadParameter(f"{text!r} is no time above zero; valid: {valid}", param_hint=f"'{option}'")
-    return found
-
-
-def finite_ms(option: str, text: str) -> int:
-    """Return a duration in ms. Raises :class:`typer.BadParameter`, naming the option, also for one without an end."""
-    found = duration_ms(option, text)
-    if found < 0:
-        raise typer.BadParameter(f"{text!r} has no end; valid: 12h, 5d or another time", param_hint=f"'{option}'")
-    return found
-
-
-def tables_of(
-    catalog: str | None, properties: list[str] | None, namespace: str, *, upsert: bool = False
-) -> Tables | None:
-    """Return the tables that the options name; None without a catalog.
-
-    Raises :class:`typer.BadParameter`, naming the option, for one that needs a catalog.
+    \b
+    Examples:
+      heliograph-spark archive --topic orders --path archive
+      heliograph-spark replay --path archive --topic orders --to orders-again
+      heliograph-spark usage --to usage-report
     """
-    if catalog is not None:
-        return Tables(catalog, pairs("--catalog-property", properties), namespace, upsert)
-    for option, given in (
-        ("--catalog-property", bool(properties)),
-        ("--table-namespace", namespace != DEFAULT_NAMESPACE),
-        ("--upsert", upsert),
-    ):
-        if given:
-            raise typer.BadParameter("is for archives in tables, which need --catalog", param_hint=f"'{option}'")
-    return None
+
+
+def _served(spark: SparkSession, port: int | None) -> MetricsServer | None:
+    """Serve metrics at a port; None without one. Raises :class:`JobError` if the port cannot be opened."""
+    try:
+        return None if port is None else serve_metrics(spark, port)
+    except OSError as error:
+        raise JobError(
+            f"--metrics-port: port {port} cannot be opened: {error.strerror}; valid: a port that is free"
+        ) from error
 
 
 @app.command("archive")
 def archive_command(
     path: Annotated[
-        str | None, typer.Option(help="Directory of the archive in files, on any file system that Hadoop knows.")
+        str | None,
+        typer.Option(metavar="DIR", help="Directory of the archive in files, on any file system that Hadoop knows."),
     ] = None,
     topic: Topics = None,
     topics_pattern: TopicsPattern = None,
@@ -148,9 +102,19 @@ def archive_command(
         typer.Option("--upsert", help="Keep the last value of each key, in tables of their own, not all messages."),
     ] = False,
     subscription: Annotated[
-        str, typer.Option(help="Durable subscription that keeps messages until they are archived.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Durable subscription that keeps messages until they are archived, one for each archive of a topic.",
+        ),
     ] = "heliograph-archive",
-    checkpoint: Annotated[str | None, typer.Option(help="Directory of its state; PATH/_checkpoint for files.")] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory of the archive's state; _checkpoint in --path by default, and needed with --catalog.",
+        ),
+    ] = None,
     file_size: FileSize = "128Mi",
     day_complete_after: Annotated[
         str,
@@ -176,10 +140,14 @@ def archive_command(
         typer.Option(metavar="DURATION", help="Time between two visits of a topic, with --follow; 1m by default."),
     ] = None,
     parallel: Annotated[
-        int | None, typer.Option(min=1, help="Topics archived at the same time, with --follow; 4 by default.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Topics archived at the same time, with --follow; 4 by default."),
     ] = None,
     metrics_port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port for Prometheus metrics while it runs; none by default.")
+        int | None,
+        typer.Option(
+            metavar="PORT", min=1, max=65535, help="Port for Prometheus metrics while it runs; none by default."
+        ),
     ] = None,
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
@@ -188,52 +156,72 @@ def archive_command(
     conf: Conf = None,
     result: ResultFile = None,
 ) -> None:
-    """Write topics up to their heads into files or tables, every message once, and acknowledge what is written.
+    """Write topics into files or tables, every message once.
 
-    With --follow it goes on with what comes later, and with topics that --topics-pattern finds later. SIGTERM ends it
-    after the micro-batches under way.
+    A run ends at the topics' ends, and acknowledges what is written. The next run with the same options goes on
+    where this one ended. With --follow the job goes on with what comes
+    later, and with topics that --topics-pattern finds later. SIGTERM ends it after the micro-batches under way.
+
+    \b
+    Examples:
+      heliograph-spark archive --topic orders --path archive
+      heliograph-spark archive --topics-pattern 'orders.*' --path s3a://bucket/archive --follow
+      heliograph-spark archive --topic orders --path archive --merge-to 128Mi --keep 90d
+      heliograph-spark archive --topic orders --format iceberg --catalog lake --checkpoint lake-state
     """
-    from .jobs.archive import ArchiveOptions, archive
-    from .jobs.archiving.following import Ending
-    from .jobs.archiving.options import Following
-    from .jobs.archiving.topic_states import TopicStates
-    from .jobs.follow import follow as follow_topics
-
     if format not in ("parquet", "iceberg"):
         raise typer.BadParameter(f"{format!r} is neither parquet nor iceberg", param_hint="'--format'")
-    if (catalog is not None) != (format == "iceberg"):
-        raise typer.BadParameter("--format iceberg needs a catalog, and parquet has none", param_hint="'--catalog'")
-    options = ArchiveOptions(
-        broker=Broker(service_url, admin_url, pairs("--option", option)),
-        topics=tuple(topic or ()),
-        pattern=topics_pattern,
-        path=path,
-        tables=tables_of(catalog, catalog_property, table_namespace, upsert=upsert),
-        subscription=subscription,
-        checkpoint=checkpoint,
-        file_bytes=file_bytes("--file-size", file_size),
-        day_complete_after_ms=duration_ms("--day-complete-after", day_complete_after),
-        keep_ms=None if keep is None else positive_ms("--keep", keep, "1d, 90d, 52w"),
-        merge_bytes=None if merge_to is None else file_bytes("--merge-to", merge_to),
-    )
+    if format == "iceberg" and catalog is None:
+        raise typer.BadParameter("is missing; --format iceberg writes into a catalog", param_hint="'--catalog'")
+    if format != "iceberg" and catalog is not None:
+        raise typer.BadParameter("is for archives in tables, which need --format iceberg", param_hint="'--catalog'")
     for name, value in (("--interval", interval), ("--parallel", parallel)):
         if value is not None and not follow:
             raise typer.BadParameter("is for --follow only", param_hint=f"'{name}'")
-    following = Following(parallel=parallel or 4, interval_ms=positive_ms("--interval", interval or "1m", "1s, 1m, 1h"))
+    interval_ms = positive_ms("--interval", interval or "1m", "1s, 1m, 1h")
+    source_options = pairs("--option", option)
+    tables = tables_of(catalog, catalog_property, table_namespace, upsert=upsert)
+    sizes = file_bytes("--file-size", file_size), None if merge_to is None else file_bytes("--merge-to", merge_to)
+    day_complete_after_ms = duration_ms("--day-complete-after", day_complete_after)
+    keep_ms = None if keep is None else positive_ms("--keep", keep, "1d, 90d, 52w")
 
-    def work(spark: SparkSession) -> Result:
-        served = serve_metrics(spark, metrics_port) if metrics_port is not None else None
-        if not follow:
-            return archive(spark, options)
-        ending, states = Ending(), TopicStates()
-        if served is not None:
-            from .jobs.archiving.archive_metrics import ArchiveMetrics
+    def prepare() -> Work:
+        from .jobs.archive import ArchiveOptions, archive
+        from .jobs.archiving.following import Ending
+        from .jobs.archiving.options import Following
+        from .jobs.archiving.topic_states import TopicStates
+        from .jobs.follow import follow as follow_topics
 
-            served.add(ArchiveMetrics(states))
-        signal.signal(signal.SIGTERM, lambda _number, _frame: ending.request())
-        return follow_topics(spark, options, following, ending, states)
+        options = ArchiveOptions(
+            broker=Broker(service_url, admin_url, source_options),
+            topics=tuple(topic or ()),
+            pattern=topics_pattern,
+            path=path,
+            tables=tables,
+            subscription=subscription,
+            checkpoint=checkpoint,
+            file_bytes=sizes[0],
+            day_complete_after_ms=day_complete_after_ms,
+            keep_ms=keep_ms,
+            merge_bytes=sizes[1],
+        )
+        options.check()
 
-    run_job("archive", SessionOptions(master, pairs("--conf", conf)), result, work)
+        def work(spark: SparkSession) -> Result:
+            served = _served(spark, metrics_port)
+            if not follow:
+                return archive(spark, options)
+            ending, states = Ending(), TopicStates()
+            if served is not None:
+                from .jobs.archiving.archive_metrics import ArchiveMetrics
+
+                served.add(ArchiveMetrics(states))
+            signal.signal(signal.SIGTERM, lambda _number, _frame: ending.request())
+            return follow_topics(spark, options, Following(parallel or 4, interval_ms), ending, states)
+
+        return work
+
+    run_job("archive", SessionOptions(master, pairs("--conf", conf)), result, prepare)
 
 
 @app.command("maintain")
@@ -256,17 +244,29 @@ def maintain_command(
     conf: Conf = None,
     result: ResultFile = None,
 ) -> None:
-    """Merge small files of an archive's tables, expire snapshots, and delete files that no snapshot has."""
-    from .jobs.maintain import MaintainOptions, maintain
+    """Keep an archive's tables small.
 
-    options = MaintainOptions(
-        tables=Tables(catalog, pairs("--catalog-property", catalog_property), table_namespace),
-        topics=tuple(topic or ()),
-        file_bytes=file_bytes("--file-size", file_size),
-        keep_snapshots_ms=finite_ms("--keep-snapshots", keep_snapshots),
-        keep_unused_ms=finite_ms("--keep-unused-files", keep_unused_files),
-    )
-    run_job("maintain", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: maintain(spark, options))
+    The job merges small files, expires snapshots, and deletes files that no snapshot has. Without --topic these are
+    all tables of the namespace.
+
+    \b
+    Examples:
+      heliograph-spark maintain --catalog lake
+      heliograph-spark maintain --catalog lake --topic orders --keep-snapshots 2d
+    """
+    tables = Tables(catalog, pairs("--catalog-property", catalog_property), table_namespace)
+    bytes_of_file = file_bytes("--file-size", file_size)
+    keep_snapshots_ms = finite_ms("--keep-snapshots", keep_snapshots)
+    keep_unused_ms = finite_ms("--keep-unused-files", keep_unused_files)
+
+    def prepare() -> Work:
+        from .jobs.maintain import MaintainOptions, maintain
+
+        options = MaintainOptions(tables, tuple(topic or ()), bytes_of_file, keep_snapshots_ms, keep_unused_ms)
+        options.check()
+        return lambda spark: maintain(spark, options)
+
+    run_job("maintain", SessionOptions(master, pairs("--conf", conf)), result, prepare)
 
 
 @app.command("replay")
@@ -314,7 +314,9 @@ def replay_command(
         str,
         typer.Option(metavar="publish|event", help="Time by which the partitions of the archived topic are merged."),
     ] = "publish",
-    rate: Annotated[float | None, typer.Option(help="Limit of messages per second, over all tasks.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="Limit of messages a second, of all tasks together.")
+    ] = None,
     speed: Annotated[
         float | None,
         typer.Option(
@@ -323,7 +325,10 @@ def replay_command(
     ] = None,
     producer_name: Annotated[
         str | None,
-        typer.Option(help="Producer name; a topic that deduplicates skips messages an earlier run of this name sent."),
+        typer.Option(
+            metavar="NAME",
+            help="Producer name; a topic that deduplicates skips messages that an earlier run of this name sent.",
+        ),
     ] = None,
     checkpoint: Annotated[
         str | None,
@@ -340,18 +345,29 @@ def replay_command(
     conf: Conf = None,
     result: ResultFile = None,
 ) -> None:
-    """Send archived messages to a topic, with their keys, event times and properties, each key in its order."""
-    from heliograph_spark.plan.timestamps import parse_moment
+    """Send archived messages to a topic again.
 
-    from .jobs.replay import ReplayOptions, replay
+    They have their keys, event times and properties, and those of one key their order.
 
+    \b
+    Examples:
+      heliograph-spark replay --path archive --topic orders --to orders-again
+      heliograph-spark replay --path archive --topic orders --to orders-again --from 2024-03-01 --rate 5000
+      heliograph-spark replay --path archive --topic orders --to orders-again --key customer-1
+      heliograph-spark replay --catalog lake --topic orders --to orders-again --checkpoint replay-state
+    """
     if order not in ("publish", "event"):
         raise typer.BadParameter(f"{order!r} is neither publish nor event", param_hint="'--order'")
     tables = tables_of(catalog, catalog_property, table_namespace, upsert=upsert)
+    source_options, properties = pairs("--option", option), pairs("--property", with_property)
 
-    def work(spark: SparkSession) -> Result:
+    def prepare() -> Work:
+        from heliograph_spark.plan.timestamps import parse_moment
+
+        from .jobs.replay import ReplayOptions, replay
+
         options = ReplayOptions(
-            broker=Broker(service_url, admin_url, pairs("--option", option)),
+            broker=Broker(service_url, admin_url, source_options),
             path=path,
             topic=topic,
             to=to,
@@ -365,12 +381,13 @@ def replay_command(
             checkpoint=checkpoint,
             order="publish" if order == "publish" else "event",
             keys=tuple(key or ()),
-            properties=pairs("--property", with_property),
+            properties=properties,
             tables=tables,
         )
-        return replay(spark, options)
+        options.check()
+        return lambda spark: replay(spark, options)
 
-    run_job("replay", SessionOptions(master, pairs("--conf", conf)), result, work)
+    run_job("replay", SessionOptions(master, pairs("--conf", conf)), result, prepare)
 
 
 @app.command("usage")
@@ -403,25 +420,40 @@ def usage_command(
     conf: Conf = None,
     result: ResultFile = None,
 ) -> None:
-    """Report storage by topic, its growth, lagging subscriptions, and when a backlog quota is reached."""
-    from .jobs.usage import UsageOptions, usage
+    """Report who stores how much, and when quotas are reached.
 
+    The report also has the growth of topics, the subscriptions that lag, and the keys with most messages. It is the
+    page usage.html with plots, and its tables in Parquet and CSV.
+
+    \b
+    Examples:
+      heliograph-spark usage --to usage-report
+      heliograph-spark usage --to usage-report --tenant sales --archive archive
+    """
     if clock not in ("publish", "event"):
         raise typer.BadParameter(f"{clock!r} is neither publish nor event", param_hint="'--clock'")
-    options = UsageOptions(
-        broker=Broker(service_url, admin_url, pairs("--option", option)),
-        to=to,
-        tenants=tuple(tenant or ()),
-        archive=archive_path,
-        clock="publish" if clock == "publish" else "event",
-        tables=tables_of(catalog, catalog_property, table_namespace),
-    )
-    run_job("usage", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: usage(spark, options))
+    tables, source_options = tables_of(catalog, catalog_property, table_namespace), pairs("--option", option)
+
+    def prepare() -> Work:
+        from .jobs.usage import UsageOptions, usage
+
+        options = UsageOptions(
+            broker=Broker(service_url, admin_url, source_options),
+            to=to,
+            tenants=tuple(tenant or ()),
+            archive=archive_path,
+            clock="publish" if clock == "publish" else "event",
+            tables=tables,
+        )
+        options.check()
+        return lambda spark: usage(spark, options)
+
+    run_job("usage", SessionOptions(master, pairs("--conf", conf)), result, prepare)
 
 
 @app.command("compact")
 def compact_command(
-    to: Annotated[str, typer.Option(help="Directory of the tables of last values, one for each topic.")],
+    to: Annotated[str, typer.Option(metavar="DIR", help="Directory of the tables of last values, one for each topic.")],
     path: ArchivePath = None,
     catalog: Catalog = None,
     catalog_property: CatalogProperty = None,
@@ -431,12 +463,37 @@ def compact_command(
     conf: Conf = None,
     result: ResultFile = None,
 ) -> None:
-    """Make a table of the last value of each key of archived topics; without --topic, of all topics in the archive."""
-    from .jobs.compact import CompactOptions, compact
+    """Make tables of the last value of each key.
 
+    There is a table for each topic of an archive, or for those that --topic names.
+
+    \b
+    Examples:
+      heliograph-spark compact --path archive --to tables
+      heliograph-spark compact --path archive --to tables --topic orders
+      heliograph-spark compact --catalog lake --to tables
+    """
     tables = tables_of(catalog, catalog_property, table_namespace)
-    options = CompactOptions(path=path, to=to, topics=tuple(topic or ()), archive_tables=tables)
-    run_job("compact", SessionOptions(master, pairs("--conf", conf)), result, lambda spark: compact(spark, options))
+
+    def prepare() -> Work:
+        from .jobs.compact import CompactOptions, compact
+
+        options = CompactOptions(path=path, to=to, topics=tuple(topic or ()), archive_tables=tables)
+        options.check()
+        return lambda spark: compact(spark, options)
+
+    run_job("compact", SessionOptions(master, pairs("--conf", conf)), result, prepare)
+
+
+@app.command("version")
+def version_command() -> None:
+    """Print the versions of heliograph-spark, Spark and Python.
+
+    \b
+    Examples:
+      heliograph-spark version
+    """
+    print(f"heliograph-spark {__version__}, Spark {pyspark.__version__}, Python {platform.python_version()}")
 
 
 def main() -> None:

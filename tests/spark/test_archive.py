@@ -322,7 +322,7 @@ def test_a_checkpoint_older_than_the_files_is_refused_and_nothing_is_left_out(
     assert refused.rows == 0
     assert refused.error is not None
     assert "it is older than" in refused.error
-    assert "goes on with batch 1" in refused.error
+    assert "goes on with batch 1: name the newest checkpoint, or another path and another" in refused.error
     assert numbers(spark, tmp_path, named(topic)) == [0, 1]
 
 
@@ -444,7 +444,7 @@ def test_an_argument_that_cannot_be_understood_is_wrong_usage(
         ({"pattern": "fits-nothing-.*"}, "no topic fits the pattern 'fits-nothing-.*'"),
         ({"topics": ("t",), "source": {"startingOffset": "earliest"}}, "is it 'startingOffsets'"),
         ({"topics": ("t",), "admin_url": None}, "admin.url (--admin-url): is missing"),
-        ({"topics": ("t",), "pattern": "t.*"}, "exactly one of topic, topics and topicsPattern"),
+        ({"topics": ("t",), "pattern": "t.*"}, "--topic and --topics-pattern: both given; valid: --topic NAME"),
         ({"topics": ("t",), "admin_url": "http://127.0.0.1:1"}, "no answer that can be used (admin.url)"),
     ],
 )

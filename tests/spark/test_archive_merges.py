@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from heliograph_spark.jobs.archive import ArchiveOptions, Tables, target_of
+from heliograph_spark.jobs.archive import ArchiveOptions, Tables
 from heliograph_spark.jobs.archiving import merging, parquet
 from heliograph_spark.jobs.archiving.merging import in_groups, merge_day
 from heliograph_spark.jobs.archiving.parquet import ParquetTopic
@@ -277,9 +277,9 @@ def test_a_run_that_lost_its_subscription_changes_nothing_that_the_next_run_has_
     assert rows(spark, small_files) == [*ALL, (6, "new")]
 
 
-def test_merging_needs_complete_days_and_files(spark: SparkSession, tmp_path: Path) -> None:
-    options = ArchiveOptions(broker=Broker("pulsar://127.0.0.1:1"), path=str(tmp_path), merge_bytes=SIZE)
+def test_merging_needs_complete_days_and_files(tmp_path: Path) -> None:
+    options = ArchiveOptions(broker=Broker("pulsar://127.0.0.1:1"), path=str(tmp_path), topics=("t",), merge_bytes=SIZE)
     with pytest.raises(OptionError, match="--merge-to is for complete days, and --day-complete-after infinite makes"):
-        target_of(spark, replace(options, day_complete_after_ms=-1))
+        replace(options, day_complete_after_ms=-1).check()
     with pytest.raises(OptionError, match="--merge-to is for archives in files"):
-        target_of(spark, replace(options, tables=Tables("c")))
+        replace(options, tables=Tables("c")).check()

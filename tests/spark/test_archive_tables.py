@@ -327,8 +327,8 @@ def command(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize(
     ("arguments", "output"),
     [
-        (("--format", "iceberg"), "--format iceberg needs a catalog, and parquet has none"),
-        (("--catalog", "lake", "--path", "a"), "--format iceberg needs a catalog, and parquet has none"),
+        (("--format", "iceberg"), "'--catalog': is missing; --format iceberg writes into a catalog"),
+        (("--catalog", "lake", "--path", "a"), "'--catalog': is for archives in tables, which need --format iceberg"),
         (("--format", "iceberg", "--catalog", "lake", "--catalog-property", "type"), "a value is not KEY=VALUE"),
     ],
 )

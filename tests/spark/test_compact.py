@@ -164,7 +164,9 @@ def test_what_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None
     with pytest.raises(JobError, match="this is no archive"):
         compact(spark, CompactOptions(str(tmp_path), str(tmp_path / "b")))
     (tmp_path / "topic=persistent%3A%2F%2Fpublic%2Fdefault%2Ft").mkdir()
-    with pytest.raises(JobError, match="persistent://public/default/other is not archived there"):
+    with pytest.raises(
+        JobError, match="persistent://public/default/other is not archived there; there are persistent://"
+    ):
         compact(spark, CompactOptions(str(tmp_path), str(tmp_path / "b"), ("other",)))
     with pytest.raises(JobError, match="there is no table of t"):
         read_table(spark, str(tmp_path / "b"), "t")

@@ -87,7 +87,10 @@ def test_small_files_become_one_and_files_of_no_snapshot_go_but_the_rows_and_the
     assert (again.rows, again.error) == (1, None)
     assert len(rows(loaded(tmp_path))) == 13
 
-    with pytest.raises(JobError, match=r"lake\.archive: persistent://public/default/other has no table there"):
+    with pytest.raises(
+        JobError,
+        match=r"lake\.archive: persistent://public/default/other has no table there; there are tables of persistent://",
+    ):
         maintain(spark, MaintainOptions(lake(tmp_path), ("other",)))
 
 

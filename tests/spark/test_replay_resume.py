@@ -165,7 +165,10 @@ def test_a_replay_goes_on_with_the_options_it_was_begun_with_and_no_others(
     rest(broker, "POST", f"persistent/public/default/{target}/partitions", 2)
     assert f"{target} were 1 when the replay was begun, and are 2" in refused(spark, given)
     rest(broker, "POST", f"persistent/public/default/{target}/deduplicationEnabled", False)
-    assert "does not deduplicate, which --checkpoint rests on" in refused(spark, given)
+    assert (
+        "does not deduplicate, which --checkpoint rests on: switch deduplication on for the topic, or leave"
+        in refused(spark, given)
+    )
     assert len(messages(client, target)) == 20
     assert not messages(client, other)
 

@@ -304,6 +304,13 @@ def test_settings_that_the_client_has_by_another_name_reach_it() -> None:
     ("options", "output"),
     [
         ({"topic": "t"}, "service.url: is missing"),
+        (
+            {**TOPIC, "service.url": "localhost:6650"},
+            "service.url: 'localhost:6650' is not an address such as pulsar://",
+        ),
+        ({**TOPIC, "service.url": "http://h:8080"}, "service.url: 'http://h:8080' is not an address such as pulsar://"),
+        ({**TOPIC, "admin.url": "h:8080"}, "admin.url: 'h:8080' is not an address such as http://localhost:8080"),
+        ({**TOPIC, "admin.url": "pulsar://h"}, "admin.url: 'pulsar://h' is not an address such as http://"),
         ({**TOPIC, "provider": "pulsar", "option.topic": "t"}, "create a temporary view"),
         (URL, "exactly one of topic, topics and topicsPattern"),
         ({**TOPIC, "topics": "u"}, "not topic and topics"),

@@ -17,8 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from heliograph_spark.plan.connection import check_admin
-from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError
+from heliograph_spark.plan.errors import JobError, PulsarSourceError
 from heliograph_spark.plan.options import ReadOptions, full_name
 from heliograph_spark.plan.topics import find_topics
 from heliograph_spark.run.archived import topic_directory
@@ -52,22 +51,17 @@ class ArchiveResult:
 
 
 def asked_of(options: ArchiveOptions) -> ReadOptions:
-    """Return the options that name the topics. Raises :class:`OptionError`."""
+    """Return the options that name the topics. Raises :class:`OptionError` for options that are not valid."""
+    options.check()
     asked = options.read_options(topic=options.topics[0] if options.topics else None, pattern=options.pattern)
     # The option `topics` is a list that commas divide, and a comma may be in a topic's name.
     if options.topics:
         asked = replace(asked, topics=tuple(dict.fromkeys(full_name(topic.strip()) for topic in options.topics)))
-    check_admin(asked.connection)
     return asked
 
 
 def target_of(spark: SparkSession, options: ArchiveOptions) -> Target:
     """Return the archive, which can be written. Raises :class:`PulsarSourceError`."""
-    for name, value in (("--merge-to", options.merge_bytes), ("--keep", options.keep_ms)):
-        if value is not None and options.day_complete_after_ms < 0:
-            raise OptionError(f"{name} is for complete days, and --day-complete-after infinite makes none complete")
-        if value is not None and options.tables is not None:
-            raise OptionError(f"{name} is for archives in files (--path), not in tables")
     target = _target(spark, options)
     target.prepare()
     return target
@@ -110,12 +104,10 @@ def archive(spark: SparkSession, options: ArchiveOptions, now: Callable[[], floa
 
 def _target(spark: SparkSession, options: ArchiveOptions) -> Target:
     if options.tables is not None:
-        if options.path is not None or options.checkpoint is None:
-            raise OptionError("a catalog (tables, --catalog) needs a checkpoint (--checkpoint) and no path (--path)")
+        assert options.checkpoint is not None
         # It needs the packages of the extra `iceberg`, which other archives do without.
         from .archiving.iceberg import IcebergArchive
 
         return IcebergArchive(spark, options.tables, options.checkpoint)
-    if options.path is None:
-        raise OptionError("path (--path): is missing; it is the directory of the archive")
+    assert options.path is not None
     return ParquetArchive(spark, options.path, options.merge_bytes)

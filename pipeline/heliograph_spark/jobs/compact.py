@@ -54,6 +54,14 @@ class CompactOptions:
     topics: tuple[str, ...] = ()
     archive_tables: Tables | None = None
 
+    def check(self) -> None:
+        """Raise :class:`OptionError` for values that are not valid, by themselves or together."""
+        check_archive(self.path, self.archive_tables, "--path")
+        if self.archive_tables is not None and self.archive_tables.last_values:
+            raise OptionError("archive --upsert keeps the last values itself; valid: the tables of all messages")
+        for topic in self.topics:
+            full_name(topic)
+
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
@@ -88,9 +96,7 @@ def compact(spark: SparkSession, options: CompactOptions) -> CompactResult:
     result's ``error``. So is a table of the archive that cannot be read, unless the topics are named. Raises
     :class:`PulsarSourceError` for what is no archive or has not this topic.
     """
-    check_archive(options.path, options.archive_tables, "--path")
-    if options.archive_tables is not None and options.archive_tables.last_values:
-        raise OptionError("archive --upsert keeps the last values itself; valid: the tables of all messages")
+    options.check()
     with open_archive(spark, options.path, options.archive_tables) as archive:
         return _compact(spark, options, archive)
 
@@ -100,7 +106,9 @@ def _compact(spark: SparkSession, options: CompactOptions, archive: Archive) -> 
     there, unreadable = archive.topics()
     topics = list(dict.fromkeys(map(full_name, options.topics)))
     if missing := [each for each in topics if each not in there]:
-        raise JobError(unreadable[0] if unreadable else f"{archive.name}: {missing[0]} is not archived there")
+        if unreadable:
+            raise JobError(unreadable[0])
+        raise JobError(f"{archive.name}: {missing[0]} is not archived there; there are {', '.join(there[:5])}")
     failed: list[str] = []
     if not topics:
         topics, failed = there, unreadable

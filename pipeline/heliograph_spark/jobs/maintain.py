@@ -45,6 +45,11 @@ class MaintainOptions:
     keep_snapshots_ms: int = 5 * 86_400_000
     keep_unused_ms: int = 3 * 86_400_000
 
+    def check(self) -> None:
+        """Raise :class:`OptionError` for a name that is not a topic's."""
+        for topic in self.topics:
+            full_name(topic.strip())
+
 
 @dataclass(frozen=True, slots=True)
 class MaintainResult:
@@ -117,5 +122,10 @@ def _tables(catalog: Catalog, options: MaintainOptions) -> tuple[list[tuple[str,
         return found, failed
     wanted = {full_name(topic.strip()) for topic in options.topics}
     if missing := sorted(wanted - {topic for topic, _ in found}):
-        raise JobError(failed[0] if failed else f"{options.tables.name}: {missing[0]} has no table there")
+        there = ", ".join(sorted({topic for topic, _ in found})[:5])
+        raise JobError(
+            failed[0]
+            if failed
+            else f"{options.tables.name}: {missing[0]} has no table there; there are tables of {there}"
+        )
     return [each for each in found if each[0] in wanted], []

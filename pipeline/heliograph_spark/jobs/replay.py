@@ -234,7 +234,10 @@ def _check_target(writing: WriteOptions, target: str, option: str) -> None:
     if writing.producer_name is None or writing.connection.admin_url is None:
         return
     if not deduplicates(writing.connection, target):
-        raise JobError(f"{target} does not deduplicate, which {option} rests on: set it on the topic or leave it out")
+        raise JobError(
+            f"{target} does not deduplicate, which {option} rests on: switch deduplication on for the topic, or leave"
+            f" {option} out"
+        )
 
 
 def _sent(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from heliograph_spark.jobs.plan.begun_replay import Given
 from heliograph_spark.plan.errors import OptionError
+from heliograph_spark.plan.options import full_name, write_options
 from heliograph_spark.plan.timestamps import write_moment
 from heliograph_spark.run.session import Broker
 
@@ -54,6 +55,8 @@ class ReplayOptions:
     def check(self) -> None:
         """Raise :class:`OptionError` for values that are not valid, by themselves or together."""
         check_archive(self.path, self.tables, "--path")
+        write_options(self.broker.source_options(topic=self.to))
+        full_name(self.topic)
         if self.rate is not None and not self.rate > 0:
             raise OptionError(f"--rate: {self.rate} messages a second is no rate above zero")
         if self.speed is not None and not 0 < self.speed < math.inf:

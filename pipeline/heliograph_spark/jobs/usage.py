@@ -32,8 +32,9 @@ from heliograph_spark.jobs.plan.usage_statistics import (
     partition_usage,
     topic_usage,
 )
+from heliograph_spark.plan.connection import check_admin
 from heliograph_spark.plan.errors import PulsarSourceError
-from heliograph_spark.plan.options import names_of, read_options
+from heliograph_spark.plan.options import Connection, names_of, read_options
 from heliograph_spark.plan.topics import PARTITION, is_there, topic_of
 from heliograph_spark.run.files import Directory
 from heliograph_spark.run.session import Broker, first_of, progress, reason
@@ -63,6 +64,16 @@ class UsageOptions:
     clock: Clock = "publish"
     tables: Tables | None = None
 
+    def check(self) -> None:
+        """Raise :class:`OptionError` for values that are not valid, by themselves or together."""
+        check_admin(self.connection())
+        if self.archive is not None and self.tables is not None:
+            check_archive(self.archive, self.tables, "--archive")
+
+    def connection(self) -> Connection:
+        """Return how the broker is reached. Raises :class:`OptionError`."""
+        return read_options(self.broker.source_options(topic="any"), streaming=False).connection
+
 
 @dataclass(frozen=True, slots=True)
 class UsageResult:
@@ -90,7 +101,8 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
     """
     # Exclusive, as all ends in time are: what was published in this millisecond before now counts.
     now_ms = int(now() * 1000) + 1
-    connection = read_options(options.broker.source_options(topic="any"), streaming=False).connection
+    options.check()
+    connection = options.connection()
     wanted = find_partitions(connection, options.tenants)
     archived, failed = _archived(spark, options)
     directory = Directory(spark, options.to)
@@ -242,7 +254,6 @@ def _archived(spark: SparkSession, options: UsageOptions) -> tuple[dict[str, tup
     """Return messages and bytes of files of each archived topic, and what cannot be read; none without an archive."""
     if options.archive is None and options.tables is None:
         return {}, []
-    check_archive(options.archive, options.tables, "--archive")
     found: dict[str, tuple[int, int]] = {}
     with open_archive(spark, options.archive, options.tables) as archive:
         topics, failed = archive.topics()

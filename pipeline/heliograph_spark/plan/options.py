@@ -254,12 +254,16 @@ class _Given:
         url = self.text("service.url")
         if url is None:
             raise OptionError("service.url: is missing, such as pulsar://localhost:6650")
+        if not re.fullmatch(r"pulsar(\+ssl)?://\S+", url):
+            raise OptionError(f"service.url: {url!r} is not an address such as pulsar://localhost:6650")
         # Pulsar's clients do not check the name by default; anybody with a certificate of a trusted authority passes.
         client, admin = {"tls_validate_hostname": True} | self.passed("client"), self.passed("admin")
         shared = ("auth_plugin", "auth_params", "tls_trust_certs_file_path", "tls_allow_insecure_connection")
         files = ("tls_certificate_file_path", "tls_private_key_file_path")
         admin = {name: client[name] for name in (*shared, *files) if name in client} | admin
         admin_url = self.text("admin.url")
+        if admin_url is not None and not re.fullmatch(r"https?://\S+", admin_url):
+            raise OptionError(f"admin.url: {admin_url!r} is not an address such as http://localhost:8080")
         return Connection(url, admin_url.rstrip("/") if admin_url else None, client, admin)
 
 
@@ -272,15 +276,15 @@ def _known(*kinds: str) -> list[str]:
 
 
 def full_name(topic: str) -> str:
-    """Return a topic's whole name, by default in ``persistent://public/default/``. Raises :class:`OptionError`.
-
-    Raises :class:`OptionError`.
-    """
+    """Return a topic's whole name, by default in ``persistent://public/default/``. Raises :class:`OptionError`."""
     name = topic if "://" in topic else f"persistent://{topic if topic.count('/') == 2 else 'public/default/' + topic}"
     if not re.fullmatch(r"(non-)?persistent://[^/\s]+/[^/\s]+/[^\s]+", name) or (
         "://" not in topic and topic.count("/") not in (0, 2)
     ):
-        raise OptionError(f"{topic!r} is not the name of a topic")
+        raise OptionError(
+            f"{topic!r} is not the name of a topic; valid: NAME, TENANT/NAMESPACE/NAME or"
+            " persistent://TENANT/NAMESPACE/NAME"
+        )
     if name.startswith("non-"):
         raise OptionError(f"{topic!r} is not stored: only persistent topics can be read again")
     return name

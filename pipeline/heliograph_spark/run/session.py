@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Protocol
 
 import typer
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import heliograph_spark
-from heliograph_spark.plan.errors import OptionError, PulsarSourceError
+from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError
+from heliograph_spark.plan.extras import missing_package
 
 #: Bytes that Kubernetes reads of a container's termination message.
 RESULT_BYTES = 4096
@@ -33,6 +34,10 @@ class Result(Protocol):
 
     @property
     def error(self) -> str | None: ...
+
+
+#: What a command does with Spark.
+Work = Callable[[SparkSession], Result]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,10 @@ class SessionOptions:
 
 
 def build_session(job: str, options: SessionOptions) -> SparkSession:
-    """Return a session in UTC that knows ``format("pulsar")``; its workers run the Python that this runs."""
+    """Return a session in UTC that knows ``format("pulsar")``; its workers run the Python that this runs.
+
+    Raises :class:`JobError` if Spark's Java process does not start.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     master = options.master or os.environ.get("SPARK_MASTER")
     if master is not None and master.startswith("local"):
@@ -78,7 +86,15 @@ def build_session(job: str, options: SessionOptions) -> SparkSession:
             settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     for name, value in (settings | dict(options.conf)).items():
         builder = builder.config(name, value)
-    spark: SparkSession = builder.getOrCreate()
+    try:
+        spark: SparkSession = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise JobError(
+            "Spark's Java process did not start, and has written the reason to stderr; Spark needs Java 17 or later, by"
+            " JAVA_HOME or in PATH, and a memory for it (spark.driver.memory) such as 1g"
+        ) from error
     spark.sparkContext.setLogLevel("ERROR")
     heliograph_spark.register(spark)
     return spark
@@ -126,13 +142,12 @@ def first_of(failed: Sequence[str], of: str) -> str | None:
     return failed[0] if len(failed) == 1 else f"{failed[0]} (and {len(failed) - 1} more of {of})"
 
 
-def run_job(
-    job: str, session: SessionOptions, result_file: Path | None, work: Callable[[SparkSession], Result]
-) -> None:
-    """Do ``work`` and print its result as the last line of stdout, and into ``result_file`` if there is one.
+def run_job(job: str, session: SessionOptions, result_file: Path | None, prepare: Callable[[], Work]) -> None:
+    """Do the work and print its result as the last line of stdout, and into ``result_file`` if there is one.
 
-    Ends the process with 1 if the job failed, with 2 for options that cannot be understood; the reason is one line on
-    stderr and ``error`` in the result.
+    ``prepare`` is called before Spark starts: it checks the options and returns the work. Ends the process with 1 if
+    the job failed, with 2 for options that cannot be understood, with 130 for Ctrl-C; the reason is one line on stderr
+    and ``error`` in the result.
     """
     if result_file is not None and not result_file.parent.is_dir():
         raise typer.BadParameter(f"there is no directory {str(result_file.parent)!r}", param_hint="'--result'")
@@ -140,6 +155,7 @@ def run_job(
     spark: SparkSession | None = None
     code = 1
     try:
+        work = prepare()
         spark = build_session(job, session)
         done = work(spark)
         result: dict[str, Any] = asdict(done)
@@ -148,6 +164,12 @@ def run_job(
         result, code = {"job": job, "error": reason(error)}, 2
     except (PulsarSourceError, PySparkException, Py4JError, OSError) as error:
         result = {"job": job, "error": reason(error)}
+    except ModuleNotFoundError as error:
+        if (advice := missing_package(error)) is None:
+            raise
+        result = {"job": job, "error": advice}
+    except KeyboardInterrupt:
+        result, code = {"job": job, "error": "interrupted by Ctrl-C"}, 130
     result.setdefault("seconds", round(time.monotonic() - began, 3))
     try:
         write_result(result, result_file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from heliograph_spark.plan.connection import check_admin
 from heliograph_spark.plan.errors import OptionError
 from heliograph_spark.plan.options import ReadOptions, read_options
 from heliograph_spark.run.session import Broker
@@ -60,6 +61,26 @@ class ArchiveOptions:
     tables: Tables | None = None
     merge_bytes: int | None = None
     keep_ms: int | None = None
+
+    def check(self) -> None:
+        """Raise :class:`OptionError` for values that are not valid, by themselves or together."""
+        if bool(self.topics) == (self.pattern is not None):
+            given = "both" if self.topics else "neither"
+            raise OptionError(
+                f"--topic and --topics-pattern: {given} given; valid: --topic NAME, which may be repeated, or"
+                " --topics-pattern REGEX"
+            )
+        for name, value in (("--merge-to", self.merge_bytes), ("--keep", self.keep_ms)):
+            if value is not None and self.day_complete_after_ms < 0:
+                raise OptionError(f"{name} is for complete days, and --day-complete-after infinite makes none complete")
+            if value is not None and self.tables is not None:
+                raise OptionError(f"{name} is for archives in files (--path), not in tables")
+        if self.tables is not None and (self.path is not None or self.checkpoint is None):
+            raise OptionError("a catalog (tables, --catalog) needs a checkpoint (--checkpoint) and no path (--path)")
+        if self.tables is None and self.path is None:
+            raise OptionError("path (--path): is missing; it is the directory of the archive")
+        for topic in self.topics or (None,):
+            check_admin(self.read_options(topic=topic, pattern=self.pattern).connection)
 
     def read_options(self, *, topic: str | None, pattern: str | None = None) -> ReadOptions:
         """Return the options with which a topic is read. Raises :class:`OptionError`."""

@@ -273,7 +273,8 @@ class TopicRun:
             if complete.batches > number + 1 or complete.ends != batch.ends:
                 raise JobError(
                     f"{self._checkpoint.path}: it is older than {self._target.path}, in which the batches of this query"
-                    f" up to {complete.batches - 1} are complete, and goes on with batch {number}"
+                    f" up to {complete.batches - 1} are complete, and goes on with batch {number}: name the newest"
+                    " checkpoint, or another path and another subscription to archive everything again"
                 )
             progress(f"{self._topic}: batch {number}: a run before this one has written it")
             return
