@@ -19,6 +19,9 @@ import pytest
 import typer
 from heliograph_api import __version__
 from heliograph_spark.cli import app
+from heliograph_spark.plan.connection import ask_admin
+from heliograph_spark.plan.errors import PulsarSourceError
+from heliograph_spark.plan.options import read_options
 from typer.testing import CliRunner
 
 from tests.support.broker_process import BrokerProcess
@@ -107,7 +110,7 @@ def test_an_invalid_command_line_is_refused_before_spark_starts(arguments: str, 
 def test_without_java_the_error_says_what_spark_needs(tmp_path: Path) -> None:
     done = run("archive", "--topic", "t", "--path", str(tmp_path), JAVA_HOME=str(tmp_path))
     assert done.returncode == 1
-    assert "Spark needs Java 17 or later, by JAVA_HOME or in PATH" in json.loads(done.stdout)["error"]
+    assert "it needs Java 17 or later (JAVA_HOME or PATH), a master" in json.loads(done.stdout)["error"]
     assert "Traceback" not in done.stderr
 
 
@@ -130,6 +133,23 @@ def test_a_port_of_metrics_that_is_in_use_is_named(broker: BrokerProcess, topic:
         done = run("archive", "--topic", topic, "--path", str(tmp_path / "a"), "--metrics-port", port, *urls)
     assert done.returncode == 1
     assert f"--metrics-port: port {port} cannot be opened: Address already in use" in json.loads(done.stdout)["error"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "why"),
+    [
+        ("http", "the server does not speak HTTP; admin.url is the REST API, such as http://localhost:8080"),
+        ("https", "the server does not speak TLS on this port"),
+    ],
+)
+def test_a_port_for_clients_that_is_given_as_the_rest_api_is_named(
+    broker: BrokerProcess, scheme: str, why: str
+) -> None:
+    url = broker.service_url.replace("pulsar", scheme)
+    connection = read_options({"service.url": broker.service_url, "admin.url": url, "topic": "t"}, streaming=False)
+    with pytest.raises(PulsarSourceError) as refused:
+        ask_admin(connection.connection, "tenants")
+    assert str(refused.value) == f"{url}/admin/v2/tenants: no answer that can be used (admin.url): {why}"
 
 
 def test_ctrl_c_ends_a_job_with_a_result_and_the_next_run_goes_on(

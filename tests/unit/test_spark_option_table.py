@@ -45,7 +45,8 @@ _URLS = {"service.url": "pulsar://localhost:6650", "admin.url": "http://localhos
 def _parse(name: str, example: str, query: str) -> None:
     """Have the options parsed that a query of this kind has, with this one among them."""
     chosen = {} if name in ("topic", "topics", "topicsPattern") else {"topic": "orders"}
-    options = {**_URLS, **chosen, name: example or "x"}
+    plugin = {"pulsar.client.authPluginClassName": "AuthenticationToken"} if name.endswith(".authParams") else {}
+    options = {**_URLS, **chosen, **plugin, name: example or "x"}
     if query in ("read", "both", "stream"):
         read_options(options, streaming=True)
     if query in ("read", "both", "batch"):

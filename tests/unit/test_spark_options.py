@@ -317,6 +317,26 @@ def test_settings_that_the_client_has_by_another_name_reach_it() -> None:
         ({**TOPIC, "startingOffset": "earliest"}, "'startingOffset' is not known here; is it 'startingOffsets'?"),
         ({**TOPIC, "pulsar.client.nothing": "1"}, "'pulsar.client.nothing' is not known"),
         ({**TOPIC, "pulsar.producer.producerName": "p"}, "'pulsar.producer.producerName' is not known"),
+        (
+            {**TOPIC, "startingOffsets": "begin"},
+            '\'begin\' cannot be understood; valid: earliest, latest, or JSON per topic such as {"orders": "12:5"}',
+        ),
+        (
+            {**TOPIC, "startingTime": "noon"},
+            "'noon' cannot be understood; valid: milliseconds since 1970, or JSON per topic",
+        ),
+        (
+            {**TOPIC, "pulsar.client.authParams": "token:x"},
+            "pulsar.client.authParams: needs pulsar.client.authPluginClassName, too, such as org.apache.pulsar.client",
+        ),
+        (
+            {**TOPIC, "pulsar.client.authPluginClassName": "Token"},
+            "pulsar.client.authPluginClassName: 'Token' is not known here; valid: AuthenticationToken, Authentication",
+        ),
+        (
+            {**TOPIC, "pulsar.admin.authParams": "token:x"},
+            "pulsar.admin.authParams: needs pulsar.admin.authPluginClass",
+        ),
         ({**TOPIC, "failOnDataLoss": "yes"}, "failOnDataLoss: 'yes' is neither true nor false"),
         ({**TOPIC, "pollTimeoutMs": "0"}, "pollTimeoutMs: '0' is not a whole number above zero"),
         ({**TOPIC, "startingOffsets": "latest"}, "'latest' is for streams"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import re
 import ssl
@@ -15,7 +16,7 @@ from urllib.parse import quote
 
 import pulsar
 
-from .credentials import presented, tls_context, with_named_files
+from .credentials import presented, tls_context, tls_failure, with_named_files
 from .errors import OptionError, PulsarSourceError, named
 from .handshake import check_welcome
 from .kept_http import KeptHandler
@@ -32,8 +33,6 @@ _plain = urllib.request.build_opener(_kept)
 def _authentication(settings: Mapping[str, Any]) -> pulsar.Authentication | None:
     plugin, params = settings.get("auth_plugin"), settings.get("auth_params", "")
     if plugin is None:
-        if params:
-            raise OptionError("pulsar.client.authParams: needs pulsar.client.authPluginClassName, too")
         return None
     kind = auth_kind(settings)
     if kind == "AuthenticationToken":
@@ -48,9 +47,7 @@ def _authentication(settings: Mapping[str, Any]) -> pulsar.Authentication | None
         return pulsar.AuthenticationTLS(files["tlsCertFile"], files["tlsKeyFile"])
     if kind == "AuthenticationOAuth2":
         return pulsar.AuthenticationOauth2(ClientCredentials.parse(params).for_official_client())
-    raise OptionError(
-        f"pulsar.client.authPluginClassName: {plugin!r} is not known here; there are Token, Basic, Tls and OAuth2"
-    )
+    raise AssertionError(f"an authentication that the options do not know: {plugin}")
 
 
 class _Tokens:
@@ -126,8 +123,8 @@ def ask_admin(connection: Connection, path: str) -> Any:
             return None
         hint = " (pulsar.admin.authParams)" if error.code in (401, 403) else ""
         raise PulsarSourceError(f"{url}: was refused with {error.code} {error.reason}{hint}{_why(error)}") from error
-    except (OSError, ValueError) as error:
-        raise PulsarSourceError(f"{url}: no answer that can be used (admin.url): {error}") from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise PulsarSourceError(f"{url}: no answer that can be used (admin.url): {_failure(error)}") from error
 
 
 def _why(refusal: urllib.error.HTTPError) -> str:
@@ -138,6 +135,14 @@ def _why(refusal: urllib.error.HTTPError) -> str:
     except (OSError, ValueError, LookupError, TypeError):
         return ""
     return f": {text}" if isinstance(text, str) and text else ""
+
+
+def _failure(error: Exception) -> str:
+    """Return why there was no answer; what a server that is none of HTTP has sent is not part of it."""
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, http.client.HTTPException) and not isinstance(reason, OSError):
+        return "the server does not speak HTTP; admin.url is the REST API, such as http://localhost:8080"
+    return tls_failure(reason) if isinstance(reason, ssl.SSLError) else str(reason)
 
 
 def topic_path(name: str) -> str:

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_api.protocol.encoder import encode_command
 
-from .credentials import REFUSED, presented, tls_context, with_named_files
+from .credentials import REFUSED, presented, tls_context, tls_failure, with_named_files
 from .errors import PulsarSourceError
 from .options import Connection, auth_kind
 
@@ -61,7 +61,7 @@ def _answered(connection: Connection, host: str, hello: bytes, *, secured: bool)
     except ssl.SSLError as error:
         raise PulsarSourceError(
             f"connecting to {connection.service_url}: TLS with {host} failed"
-            f" (pulsar.client.tlsTrustCertsFilePath, tlsHostnameVerificationEnable): {error}"
+            f" (pulsar.client.tlsTrustCertsFilePath, tlsHostnameVerificationEnable): {tls_failure(error)}"
         ) from error
     except (OSError, ValueError):
         return False

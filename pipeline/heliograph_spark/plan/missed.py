@@ -86,3 +86,11 @@ class Missed:
                 f"the messages after {start} and before {first} are gone (a retention, their ledger's end, a TTL or a"
                 " quota let them go; failOnDataLoss=false goes on without them)"
             )
+
+
+def gone_topic(topic: str, position: str) -> str:
+    """Return what to say of a partition that a stream has read up to a position, and that it does not find any more."""
+    return (
+        f"{topic} is gone, of which the query has read up to {position}; failOnDataLoss=false goes on without it, and a"
+        " query of other topics needs a checkpoint of its own"
+    )

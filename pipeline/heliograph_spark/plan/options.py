@@ -120,6 +120,8 @@ _WITHOUT_EFFECT = {
     "pulsar.producer.blockIfQueueFull": "a task always waits for its queue",
     "pulsar.producer.autoUpdatePartitions": "each task looks up the partitions when it begins",
 }
+#: The client's authentications, by their names without the package.
+_AUTHENTICATIONS = ("AuthenticationToken", "AuthenticationBasic", "AuthenticationTls", "AuthenticationOAuth2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +260,17 @@ class _Given:
             raise OptionError(f"service.url: {url!r} is not an address such as pulsar://localhost:6650")
         # Pulsar's clients do not check the name by default; anybody with a certificate of a trusted authority passes.
         client, admin = {"tls_validate_hostname": True} | self.passed("client"), self.passed("admin")
+        for whose, settings in (("client", client), ("admin", client | admin)):
+            if settings.get("auth_params") and "auth_plugin" not in settings:
+                raise OptionError(
+                    f"pulsar.{whose}.authParams: needs pulsar.{whose}.authPluginClassName, too, such as"
+                    " org.apache.pulsar.client.impl.auth.AuthenticationToken"
+                )
+            if (kind := auth_kind(settings)) and kind not in _AUTHENTICATIONS:
+                raise OptionError(
+                    f"pulsar.{whose}.authPluginClassName: {settings['auth_plugin']!r} is not known here; valid:"
+                    f" {', '.join(_AUTHENTICATIONS)}"
+                )
         shared = ("auth_plugin", "auth_params", "tls_trust_certs_file_path", "tls_allow_insecure_connection")
         files = ("tls_certificate_file_path", "tls_private_key_file_path")
         admin = {name: client[name] for name in (*shared, *files) if name in client} | admin

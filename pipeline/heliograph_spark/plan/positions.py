@@ -116,7 +116,7 @@ def parse_offsets(option: str, text: str) -> Edge | dict[str, Edge | Position]:
     """
     if (edge := text.strip().lower()) in ("earliest", "latest"):
         return edge  # type: ignore[return-value]
-    value = _json_object(option, text)
+    value = _json_object(option, text, "earliest, latest", '"12:5"')
     return {topic: _offset(f"{option} of {topic!r}", each) for topic, each in value.items()}
 
 
@@ -127,18 +127,21 @@ def parse_times(option: str, text: str) -> int | dict[str, int]:
     """
     if re.fullmatch(r"\d{1,15}", text.strip()):
         return int(text)
-    times = _json_object(option, text)
+    times = _json_object(option, text, "milliseconds since 1970", "1700000000000")
     for topic, each in times.items():
         if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each < 10**15:
             raise OptionError(f"{option} of {topic!r}: {each!r} is not a number of milliseconds since 1970")
     return times
 
 
-def _json_object(option: str, text: str) -> dict[str, Any]:
+def _json_object(option: str, text: str, valid: str, example: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise OptionError(f"{option}: {text!r} is none of the words it knows, and not JSON either: {error}") from error
+        raise OptionError(
+            f"{option}: {text!r} cannot be understood; valid: {valid}, or JSON per topic such as"
+            f' {{"orders": {example}}}'
+        ) from error
     if not isinstance(value, dict) or not value:
         raise OptionError(f"{option}: the JSON must be an object with one value per topic, not {text}")
     return value

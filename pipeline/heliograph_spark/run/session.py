@@ -66,7 +66,7 @@ class SessionOptions:
 def build_session(job: str, options: SessionOptions) -> SparkSession:
     """Return a session in UTC that knows ``format("pulsar")``; its workers run the Python that this runs.
 
-    Raises :class:`JobError` if Spark's Java process does not start.
+    Raises :class:`JobError` if Spark does not start.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     master = options.master or os.environ.get("SPARK_MASTER")
@@ -92,8 +92,15 @@ def build_session(job: str, options: SessionOptions) -> SparkSession:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise JobError(
-            "Spark's Java process did not start, and has written the reason to stderr; Spark needs Java 17 or later, by"
-            " JAVA_HOME or in PATH, and a memory for it (spark.driver.memory) such as 1g"
+            "Spark did not start, and has written the reason; it needs Java 17 or later (JAVA_HOME or PATH), a master"
+            " (--master) such as local[2], spark://HOST:PORT or k8s://URL, and memory (spark.driver.memory) such as 1g"
+        ) from error
+    except Py4JJavaError as error:
+        # A session of masters that do not answer is given up while it starts.
+        if "stopped SparkContext" not in str(error.java_exception.toString()):
+            raise
+        raise JobError(
+            f"Spark has ended while it started, and has written the reason; is its master there: {master}?"
         ) from error
     spark.sparkContext.setLogLevel("ERROR")
     heliograph_spark.register(spark)

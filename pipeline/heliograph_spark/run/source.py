@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from heliograph_spark.plan.errors import DataLossError, OptionError, PulsarSourceError
 from heliograph_spark.plan.ledgers import Ledgers, within
+from heliograph_spark.plan.missed import gone_topic
 from heliograph_spark.plan.options import ReadOptions, read_options, write_options
 from heliograph_spark.plan.positions import BEGINNING, Position, is_of_pulsar_spark, read_offsets, write_offsets
 from heliograph_spark.plan.ranges import Range, cut, within_bytes, within_entries
@@ -299,7 +300,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic in read.keys() - ends.keys():
             # Messages added since a target was set are there, but not part of it.
             if self._options.fail_on_data_loss and topic not in self._partitions():
-                raise DataLossError(f"{topic} is gone, of which the query has read up to {read[topic]}")
+                raise DataLossError(gone_topic(topic, str(read[topic])))
             ends[topic] = read[topic]
         ranges = [
             # Where both are the same, the one that was read has its count.
@@ -428,5 +429,5 @@ class UnlimitedStreamReader(StreamReader):
         self._planned = end
         gone = sorted(start.keys() - end.keys())
         if gone and self._options.fail_on_data_loss:
-            raise DataLossError(f"{gone[0]} is gone, of which the query has read up to {start[gone[0]]}")
+            raise DataLossError(gone_topic(gone[0], start[gone[0]]))
         return super().partitions(start, end)

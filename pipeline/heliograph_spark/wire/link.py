@@ -261,7 +261,7 @@ class Link:
         try:
             self._take(data)
         except (DecodeError, struct.error):
-            self._lose("this is no frame of Pulsar's protocol")
+            self._lose("this is no frame of Pulsar's protocol; service.url is the port for clients, not the REST API")
             self._check()
         except BaseException:
             # The task was ended here: what was not handed out yet is lost to the others.
