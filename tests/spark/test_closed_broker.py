@@ -43,7 +43,7 @@ from .conftest import COMMAND
 
 PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 #: The wording of errors: by the broker's binary port, and by its REST API.
-REFUSED = re.compile(r"the credentials were refused|was refused with 401 \w+ \(pulsar\.admin\.authParams\)")
+REFUSED = re.compile(r"the credentials were refused|was refused with 401 \w+ \(pulsar\.client\.authPluginClassName")
 
 ON_PULSAR = os.environ.get("HELIOGRAPH_SPARK_CLOSED") == "pulsar"
 TRUSTED = "pulsar.client.tlsTrustCertsFilePath"

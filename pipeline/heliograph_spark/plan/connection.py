@@ -121,7 +121,8 @@ def ask_admin(connection: Connection, path: str) -> Any:
     except urllib.error.HTTPError as error:
         if error.code == 404:
             return None
-        hint = " (pulsar.admin.authParams)" if error.code in (401, 403) else ""
+        options = "pulsar.client.authPluginClassName and .authParams, or those of pulsar.admin"
+        hint = f" ({options})" if error.code in (401, 403) else ""
         raise PulsarSourceError(f"{url}: was refused with {error.code} {error.reason}{hint}{_why(error)}") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise PulsarSourceError(f"{url}: no answer that can be used (admin.url): {_failure(error)}") from error
