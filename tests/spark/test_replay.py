@@ -32,7 +32,7 @@ from tests.support.polling import eventually
 from tests.support.wire_client import Frame, Type, encode
 
 from .test_batch_read import Reading, read
-from .test_docs import GUIDE
+from .test_docs import guides
 
 
 def archive(spark: SparkSession, broker: BrokerProcess, topic: str, path: Path) -> None:
@@ -251,7 +251,7 @@ def program(broker: BrokerProcess, job: str, *arguments: str) -> subprocess.Pope
 
 def documented(job: str, **changed: str) -> list[str]:
     """The arguments of the guide's command for a job that has these options, with other values of them."""
-    lines = map(shlex.split, re.findall(rf"^heliograph-spark {job} (.*)$", GUIDE.read_text(), re.MULTILINE))
+    lines = map(shlex.split, re.findall(rf"^heliograph-spark {job} (.*)$", guides(), re.MULTILINE))
     (words,) = (line for line in lines if all(f"--{name}" in line for name in changed))
     for name, value in changed.items():
         words[words.index(f"--{name}") + 1] = value

@@ -46,9 +46,9 @@ def output(command: list[str], directory: Path, **more: str) -> list[str]:
 
 
 def commands_of_the_guide() -> str:
-    """Return how docs/pipeline.md says that spark-submit starts a job."""
+    """Return how docs/jobs.md says that spark-submit starts a job."""
     (found,) = re.findall(
-        r"```\n(main=.*?\nspark-submit .*?)```", (ROOT / "docs" / "pipeline.md").read_text(), re.DOTALL
+        r"```\n(main=.*?\nspark-submit .*?)```", (ROOT / "docs" / "jobs.md").read_text(), re.DOTALL
     )
     return str(found)
 

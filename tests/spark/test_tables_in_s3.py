@@ -30,7 +30,7 @@ from tests.support.s3_server import Bucket
 
 from .conftest import COMMAND, S3_JARS
 
-GUIDE = Path(__file__).parents[2] / "docs" / "pipeline.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "tables.md"
 
 
 class Order(pulsar.schema.Record):  # type: ignore[misc]
