@@ -301,7 +301,7 @@ OF_CLUSTERS: Final = (
     Guide(
         ("CertificateNamesMissing",),
         "the certificate is not for a name that clients verify; the message has the names",
-        "have a certificate made for them ([names](security.md#names-of-the-certificate))",
+        "have a certificate made for them ([names](security-kubernetes.md#names-of-the-certificate))",
     ),
     Guide(
         ("CertificateExpiring", "CertificateExpired"),

@@ -529,8 +529,8 @@ def test_a_spec_that_would_lock_out_everybody_is_refused(tls: dict[str, Any], fi
 
 
 def test_the_examples_have_the_names_that_clients_verify() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text("utf-8")
-    section = page.partition("### On Kubernetes\n")[2].partition("\n## ")[0]
+    page = (Path(__file__).parents[3] / "docs" / "security-kubernetes.md").read_text("utf-8")
+    section = page.partition("## TLS of brokers\n")[2].partition("\n## ")[0]
     own, given = (list(yaml.safe_load_all(each)) for each in re.findall("```yaml\n(.*?)```", section, re.DOTALL))
     assert BrokerCluster.model_validate(own[0]).spec.tls.enabled
     certificate, cluster = given

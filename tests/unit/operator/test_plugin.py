@@ -55,7 +55,7 @@ def ready(status: str, reason: str = "Reconciled", message: str = "", generation
         ("docs/install.md", OF_CLUSTERS),
         ("docs/backup.md", OF_BACKUPS),
         ("docs/broker-connections.md", OF_CONNECTIONS),
-        ("docs/security.md", OF_USERS),
+        ("docs/security-kubernetes.md", OF_USERS),
     ],
 )
 def test_the_tables_of_the_guides_are_those_of_the_command(page: str, rows: Any) -> None:

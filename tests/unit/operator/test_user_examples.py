@@ -42,7 +42,7 @@ CLUSTER = documents("brokercluster.yaml")["BrokerCluster"]
 
 def test_there_is_an_example_of_each_way_to_prove_a_role() -> None:
     assert {each.name for each in FOLDER.iterdir()} == {*USERS, "brokercluster.yaml"}
-    guide = (PROJECT / "docs" / "security.md").read_text(encoding="utf-8")
+    guide = (PROJECT / "docs" / "security-kubernetes.md").read_text(encoding="utf-8")
     for name in (*USERS, "brokercluster.yaml"):
         assert f"../charts/examples/users/{name}" in guide
 
@@ -80,7 +80,7 @@ def test_the_pod_of_the_service_account_has_a_token_for_the_brokers() -> None:
 
 def of_the_guide(heading: str) -> tuple[BrokerConfig, list[Path]]:
     """Return the settings of the brokers of an example in the guide, and where their pods have files."""
-    guide = (PROJECT / "docs" / "security.md").read_text(encoding="utf-8")
+    guide = (PROJECT / "docs" / "security-kubernetes.md").read_text(encoding="utf-8")
     (example,) = re.findall(
         "```yaml\n(.*?)```", guide.partition(f"\n### {heading}\n")[2].partition("\n##")[0], re.DOTALL
     )
