@@ -180,3 +180,4 @@ def test_ctrl_c_ends_a_job_with_a_result_and_the_next_run_goes_on(
     assert b"Traceback" not in errors
     again = run(*arguments)
     assert json.loads(again.stdout)["rows"] == 0, again.stderr
+    assert f"persistent://public/default/{topic}: nothing new\n" in again.stderr

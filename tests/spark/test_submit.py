@@ -47,9 +47,7 @@ def output(command: list[str], directory: Path, **more: str) -> list[str]:
 
 def commands_of_the_guide() -> str:
     """Return how docs/jobs.md says that spark-submit starts a job."""
-    (found,) = re.findall(
-        r"```\n(main=.*?\nspark-submit .*?)```", (ROOT / "docs" / "jobs.md").read_text(), re.DOTALL
-    )
+    (found,) = re.findall(r"```\n(main=.*?\nspark-submit .*?)```", (ROOT / "docs" / "jobs.md").read_text(), re.DOTALL)
     return str(found)
 
 

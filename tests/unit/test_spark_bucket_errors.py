@@ -1,4 +1,4 @@
-"""Errors of the clients for buckets, as these word them, name the setting that would be right."""
+"""Errors of the clients for buckets and catalogs, as these word them, name the setting that would be right."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ from heliograph_spark.plan.bucket_errors import with_advice
         ),
         ("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body.", "s3.region"),
         ("AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 6", "s3.endpoint"),
+        (
+            "URI missing, please provide using --uri, the config or environment variable PYICEBERG_CATALOG__LAKE__URI",
+            "--catalog-property uri=…, with type=sql or type=rest, or in .pyiceberg.yaml",
+        ),
+        ("'foo' is not a valid CatalogType", "valid: rest, sql, hive, glue, dynamodb"),
         ("Could not initialize FileIO: no.such.FileIO", "pyiceberg.io.pyarrow.PyArrowFileIO"),
     ],
 )
-def test_an_error_of_a_bucket_names_the_setting_that_would_be_right(message: str, named: str) -> None:
+def test_an_error_of_a_bucket_or_catalog_names_the_setting_that_would_be_right(message: str, named: str) -> None:
     advised = with_advice(message)
     assert advised.startswith(message.rstrip("."))
     assert named in advised.removeprefix(message)

@@ -96,6 +96,8 @@ def archive(spark: SparkSession, options: ArchiveOptions, now: Callable[[], floa
             except (PulsarSourceError, PySparkException, Py4JError) as error:
                 failures.append(reason_of(topic, error))
                 progress(failures[-1])
+        if not run.rows and not failures:
+            progress(f"{topic}: nothing new")
         failed += failures[:1]
         total = replace(total.with_run(run), lag=total.lag + (run.lag or 0))
     seconds = round(time.monotonic() - began, 3)

@@ -138,15 +138,22 @@ def _growth(report: Report, partitions: Sequence[str]) -> Figure:
         unit, unit_s = _unit(counted.interval_s * len(counted.series))
         step = counted.interval_s / unit_s
         at = [number * step for number in range(len(counted.series))]
-        axes.step(at, [each / 1e6 for each in counted.series], where="post", color=_INK, linewidth=1, label="came in")
+        axes.step(at, [each / 1e6 for each in counted.series], where="post", color=_INK, linewidth=1, label="published")
         if (forecast := report.forecasts.get(name)) is not None:
             begin = len(counted.series) - forecast.held_back
             held = [(begin + number) * step for number in range(forecast.held_back)]
-            error = "" if forecast.error is None else f", {forecast.error:.1%} off in all"
-            axes.plot(held, [each / 1e6 for each in forecast.predicted], color=_WARM, label=f"held back{error}")
+            error = "" if forecast.error is None else f" ({forecast.error:.1%} off in sum)"
+            axes.plot(
+                held,
+                [each / 1e6 for each in forecast.predicted],
+                color=_WARM,
+                label=f"forecast of the last fifth{error}",
+            )
             shown = forecast.future[: max(1, len(at) // 3)]
             ahead = [(len(at) + number) * step for number in range(len(shown))]
-            axes.plot(ahead, [each / 1e6 for each in shown], color=_PALE, label=f"forecast: {forecast.model}")
+            axes.plot(
+                ahead, [each / 1e6 for each in shown], color=_PALE, label=f"forecast of what comes ({forecast.model})"
+            )
         axes.set_title(_short(name, 90), fontsize=10)
         axes.set_ylabel(f"MB in {duration(counted.interval_s)}")
         axes.set_xlabel(f"{unit} since its first message")
@@ -178,9 +185,10 @@ def _method(report: Report) -> str:
     errors = sorted(each.error for each in report.forecasts.values() if each.error is not None)
     accuracy = f" Half of these forecasts are off by at most {errors[(len(errors) - 1) // 2]:.1%}." if errors else ""
     return (
-        "<p>Time to the quota: what came in is forecast (a level, a line, or the shape of a day or a week, whichever"
-        " was best on a part it had not seen), and the slowest subscription is given what it is given now. The error is"
-        f" that of the forecast's sum over the last fifth, held back from it.{accuracy}</p>"
+        "<p>Time to the quota: the bytes that come are forecast (by a level, a line, or the shape of a day or a week,"
+        " whichever was best on a part of the series that it had not seen), and the slowest subscription continues at"
+        " its current rate. The forecast error is that of the sum over the last fifth of the series, which the forecast"
+        f" had not seen.{accuracy}</p>"
     )
 
 
@@ -205,7 +213,7 @@ def _groups(title: str, groups: Sequence[GroupUsage]) -> str:
         "biggest topic",
         "backlog",
         "quota used",
-        "to quota",
+        "time to quota",
     )
     rows = [
         (
@@ -227,8 +235,18 @@ def _groups(title: str, groups: Sequence[GroupUsage]) -> str:
 
 def _topics(topics: Sequence[TopicUsage]) -> str:
     head = (
-        *("topic", "partitions", "messages", "bytes", "stored", "growth an hour", "keys", "biggest key", "its share"),
-        *("biggest partition", "backlog", "quota used", "to quota", "forecast", "its error", "archived"),
+        *(
+            "topic",
+            "partitions",
+            "messages",
+            "bytes",
+            "stored",
+            "growth an hour",
+            "keys",
+            "biggest key",
+            "share of biggest key",
+        ),
+        *("biggest partition", "backlog", "quota used", "time to quota", "forecast", "forecast error", "archived"),
     )
     rows = [
         (
@@ -263,9 +281,9 @@ def _partitions(partitions: Sequence[PartitionUsage]) -> str:
         "backlog",
         "quota",
         "used",
-        "to quota",
+        "time to quota",
         "forecast",
-        "its error",
+        "forecast error",
         "intervals",
     )
     rows = [

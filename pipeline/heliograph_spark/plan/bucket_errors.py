@@ -1,4 +1,4 @@
-"""Advice for errors of the two clients that reach a bucket: Hadoop's, and the FileIO of pyiceberg.
+"""Advice for errors of the two clients that reach a bucket or a catalog: Hadoop's, and pyiceberg.
 
 Both say what was refused, and neither which of a job's settings it goes by.
 """
@@ -33,6 +33,11 @@ _ADVICE = (
         " --catalog-property py-io-impl=pyiceberg.io.pyarrow.PyArrowFileIO",
     ),
     (
+        r"URI missing, please provide using --uri",
+        "here the option is --catalog-property uri=…, with type=sql or type=rest, or in .pyiceberg.yaml",
+    ),
+    (r"is not a valid CatalogType", "valid: rest, sql, hive, glue, dynamodb, bigquery or in-memory"),
+    (
         r"Could not initialize FileIO: ",
         "py-io-impl is pyiceberg.io.pyarrow.PyArrowFileIO, pyiceberg.io.fsspec.FsspecFileIO or a class whose module is"
         " installed",
@@ -41,7 +46,7 @@ _ADVICE = (
 
 
 def with_advice(message: str) -> str:
-    """Return the message of an error with what to do about it, if a setting of a bucket's is the reason."""
+    """Return the message of an error with what to do about it, where a setting is the reason."""
     for pattern, advice in _ADVICE:
         if re.search(pattern, message):
             return f"{message.rstrip('.')}; {advice}"
