@@ -12,7 +12,7 @@ _STOPPED_WITHIN_S = 30.0
 
 
 class BrokerFailed(Exception):
-    """The broker did not become ready; the message ends with what it logged last."""
+    """The broker did not become ready; the message has the reason, or what it logged last."""
 
 
 class ChildBroker:
@@ -20,11 +20,18 @@ class ChildBroker:
 
     def __init__(self, data_dir: Path) -> None:
         """Raises :class:`BrokerFailed`."""
-        data_dir.parent.mkdir(parents=True, exist_ok=True)
         self.log_path = data_dir.with_name(f"{data_dir.name}.log")
         command = [sys.executable, "-m", "heliograph_broker", "standalone", "--data-dir", str(data_dir)]
         command += ["--broker-port", "0", "--http-port", "0"]
-        with self.log_path.open("ab") as log:
+        try:
+            data_dir.parent.mkdir(parents=True, exist_ok=True)
+            log = self.log_path.open("ab")
+        except OSError as error:
+            raise BrokerFailed(
+                f"the broker's log {self.log_path} cannot be written: {error.strerror}; valid: a data directory whose"
+                " parent you may write"
+            ) from error
+        with log:
             # A session of its own: Ctrl-C here must not end the broker before its clients have closed.
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from examples.flights import run
 from examples.flights.checks import check_all
 from examples.flights.dataset import Totals, expected_totals, read_flights
 from examples.flights.workers import Consumed, Published
@@ -112,3 +114,10 @@ def test_a_wrong_figure_is_named_with_what_was_expected(
     published = spoil(published, consumed, stats)
     checks = check_all(totals(UA=3, DL=2), published, consumed, stats, partitions=2)
     assert failure in checks.failures
+
+
+def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert run.main(["--data-dir", str(tmp_path / "file" / "data")]) == 1
+    log = tmp_path / "file" / "data.log"
+    assert capsys.readouterr().err.startswith(f"quickstart: the broker's log {log} cannot be written: ")
