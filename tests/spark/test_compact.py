@@ -168,5 +168,8 @@ def test_what_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None
         JobError, match="persistent://public/default/other is not archived there; there are persistent://"
     ):
         compact(spark, CompactOptions(str(tmp_path), str(tmp_path / "b"), ("other",)))
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(JobError, match="Parent path is not a directory"):
+        compact(spark, CompactOptions(str(tmp_path), str(tmp_path / "file" / "b")))
     with pytest.raises(JobError, match="there is no table of t"):
         read_table(spark, str(tmp_path / "b"), "t")

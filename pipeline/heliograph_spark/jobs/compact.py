@@ -114,6 +114,8 @@ def _compact(spark: SparkSession, options: CompactOptions, archive: Archive) -> 
         topics, failed = there, unreadable
         for each in failed:
             progress(each)
+    # Before a task fails to write there, with a stack for each attempt.
+    Directory(spark, options.to).make()
     result = CompactResult(topics=len(topics))
     for topic in topics:
         try:
