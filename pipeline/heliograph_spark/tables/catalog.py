@@ -6,6 +6,7 @@ Iceberg's runtime for Spark is built for single releases of Spark, and none exis
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -20,8 +21,8 @@ from heliograph_spark.plan.errors import JobError
 
 #: Errors that catalogs, tables and their files raise; they have no common base. Those of HTTP and of file systems are
 #: an OSError. That of a REST catalog without an operation is a NotImplementedError, that of a date or time after the
-#: year 9999, which Python has not, an OverflowError; that of a file that ends early an EOFError; that of a package
-#: which a catalog's property asks for and which is not there, an ImportError.
+#: year 9999, which Python has not, an OverflowError; those of a damaged file are an EOFError, or zlib's; that of a
+#: package which a catalog's property asks for and which is not there, an ImportError.
 _REFUSALS = (
     OSError,
     ImportError,
@@ -30,6 +31,7 @@ _REFUSALS = (
     NotImplementedError,
     OverflowError,
     EOFError,
+    zlib.error,
     ArrowException,
     UnsupportedPyArrowTypeException,
     SQLAlchemyError,
