@@ -13,6 +13,7 @@ from uuid import UUID
 import fastavro
 import pyarrow as pa
 import pytest
+from heliograph_spark.decode.json_lines import JsonLines
 from heliograph_spark.decode.kept_values import UnfitValue, Values
 from heliograph_spark.decode.primitives import PRIMITIVE_TYPES, PrimitiveValues
 from heliograph_spark.decode.values import AvroValues, JsonValues, values_of
@@ -172,6 +173,145 @@ def test_records_in_json(records: list[dict[str, Any] | None]) -> None:
     assert pa.RecordBatch.from_arrays(found, schema=FIELDS).to_pylist() == [_filled(record) for record in records]
 
 
+PLAIN = pa.schema(
+    [
+        ("id", pa.int32()),
+        ("long", pa.int64()),
+        ("name", pa.string()),
+        ("half", pa.float32()),
+        ("score", pa.float64()),
+        ("inner", pa.struct([("ok", pa.bool_()), ("more", pa.list_(pa.float32()))])),
+    ]
+)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["ok", "more", "id"]), inner),
+    max_leaves=4,
+)
+PLAIN_RECORDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.integers(-(1 << 31), (1 << 31) - 1),
+        "long": st.integers(-(1 << 63), (1 << 63) - 1),
+        "name": st.none() | st.text(max_size=4),
+        "half": st.floats(allow_nan=False, allow_infinity=False),
+        "score": st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+        "inner": st.none()
+        | st.fixed_dictionaries(
+            {},
+            optional={
+                "ok": st.booleans(),
+                "more": st.lists(st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False)),
+            },
+        ),
+        "other": ANYTHING.filter(lambda each: not isinstance(each, float)),
+    },
+)
+#: Texts that two parsers may read differently.
+ODD = st.sampled_from(
+    [
+        *(
+            b"",
+            b" ",
+            b"{}",
+            b" {} \n",
+            b"{}{}",
+            b"{} {}",
+            b"{}\0}",
+            b"{}\n{}",
+            b'{"id":',
+            b'{"id": 1}}',
+            b"[{}]",
+            b"null",
+        ),
+        *(
+            b'{"id": 1.0}',
+            b'{"id": 1e1}',
+            b'{"id": -0}',
+            b'{"id": 01}',
+            b'{"id": true}',
+            b'{"id": "1"}',
+            b'{"id": 2147483648}',
+        ),
+        *(b'{"id": 1, "id": 2}', b'{"id": 1, "id": null}', b'{"id": null, "id": 1}', b'{"id": 1,}', b'{"ID": 1}'),
+        *(
+            b'{"score": 1e999}',
+            b'{"score": -1e999}',
+            b'{"score": NaN}',
+            b'{"score": Infinity}',
+            b'{"score": 1.}',
+            b'{"score": .1}',
+        ),
+        *(
+            b'{"score": %s}' % digits
+            for digits in (b"9" * 30, b"9" * 400, b"-" + b"9" * 400, b"9" * 5000, b"0." + b"1" * 5000)
+        ),
+        *(b'{"half": %s}' % digits for digits in (b"16777217", b"1.00000017881393432617187499", b"3.5e38", b"1e-50")),
+        *(
+            b'{"name": "\\ud83d\\ude00"}',
+            b'{"name": "\\ud83d"}',
+            b'{"name": "\\ude00"}',
+            b'{"name": "\\u0000"}',
+            b'{"name": "\n"}',
+        ),
+        *(
+            b'{"name": "\xff"}',
+            b'{"other": "\xff"}',
+            b'{"name": "\xed\xa0\x80"}',
+            b'{"name": 5}',
+            b'{"name": "\t"}',
+            b'{"other": "\\ud83d"}',
+        ),
+        *(b'\xef\xbb\xbf{"id": 1}', '{"id": 1}'.encode("utf-16"), '{"id": 1}'.encode("utf-16-le"), b'{"id": 1} // one'),
+        *(
+            b'{"inner": {}}',
+            b'{"inner": []}',
+            b'{"inner": {"more": {}}}',
+            b'{"inner": {"more": [1, null, 2.5]}}',
+            b'{"inner": {"ok": 1}}',
+        ),
+        *(b'{"other": %s}' % (b"[" * depth + b"]" * depth) for depth in (3, 100_000)),
+        *(b'{"other": %s}' % (b'{"a":' * depth + b"1" + b"}" * depth) for depth in (3, 100_000)),
+    ]
+)
+
+
+def _as_bits(columns: list[pa.Array]) -> list[list[Any]]:
+    """Return what columns hold, in which NaN is itself."""
+    return [list(map(repr, each.to_pylist())) for each in columns]
+
+
+@given(st.lists(st.none() | PLAIN_RECORDS.map(lambda each: json.dumps(each).encode()), min_size=1, max_size=6))
+def test_records_in_json_are_read_in_bulk_as_each_alone(written: list[bytes | None]) -> None:
+    reader = JsonLines.for_fields(PLAIN)
+    assert reader is not None
+    found = reader.columns(pa.array(written, pa.binary()))
+    assert found is not None
+    assert _as_bits(_decoded(JsonValues(PLAIN, in_bulk=False), written)) == _as_bits(found)
+
+
+@given(
+    st.lists(
+        ODD | st.dictionaries(st.sampled_from(PLAIN.names), ANYTHING).map(lambda each: json.dumps(each).encode()),
+        max_size=4,
+    )
+)
+def test_odd_json_is_the_same_in_bulk_and_alone(written: list[bytes]) -> None:
+    def decoded(*, in_bulk: bool) -> tuple[int, str] | list[list[Any]]:
+        try:
+            return _as_bits(_decoded(JsonValues(PLAIN, in_bulk=in_bulk), list(written)))
+        except UnfitValue as error:
+            return error.row, error.reason
+
+    assert decoded(in_bulk=True) == decoded(in_bulk=False)
+
+
+def test_bytes_and_maps_in_json_are_read_one_by_one() -> None:
+    for kind in (pa.binary(), pa.map_(pa.string(), pa.int64())):
+        for of in (kind, pa.list_(kind), pa.struct([("a", kind)])):
+            assert JsonLines.for_fields(pa.schema([("id", pa.int32()), ("f", of)])) is None
+
+
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
@@ -231,6 +371,28 @@ def test_records_in_avro_of_several_versions() -> None:
     assert asked == [b"1", b"2"]
     with pytest.raises(UnfitValue, match="it is not AVRO as the topic's schema says") as unfit:
         _decoded(values, [new, new[:-1]])
+    assert unfit.value.row == 1
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        ({"type": "int", "logicalType": "date"}, 1 << 30),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 1 << 60),
+        ({"type": "long", "logicalType": "timestamp-micros"}, 1 << 62),
+    ],
+)
+def test_a_moment_in_avro_that_no_column_holds_is_named_by_its_row(kind: Any, number: int, compiled: bool) -> None:
+    record = _record("R", at=kind)
+    values = [_avro(_record("R", at="long"), {"at": each}) for each in (0, number)]
+    fields = pa.schema([("at", pa.date32() if kind["type"] == "int" else pa.timestamp("us", "UTC"))])
+
+    def nothing(version: bytes) -> str:
+        raise AssertionError("nobody asks for a version here")
+
+    with pytest.raises(UnfitValue, match="it is not AVRO as the topic's schema says") as unfit:
+        _decoded(AvroValues(json.dumps(record), fields, nothing, compiled=compiled), list(values))
     assert unfit.value.row == 1
 
 

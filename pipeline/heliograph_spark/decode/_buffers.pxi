@@ -1,4 +1,4 @@
-"""Growing buffers of columns. Included in the module ``_batch``."""
+"""Growing buffers of columns. Included in the modules ``_batch`` and ``_avro``."""
 
 cdef enum:
     # Bytes that a buffer begins with, where nothing was filled before, and at most.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -39,6 +40,8 @@ def from_json(kind: pa.DataType) -> Converter | None:
     """
     if pa.types.is_binary(kind):
         return _from_base64
+    if pa.types.is_floating(kind):
+        return _as_float
     if pa.types.is_struct(kind):
         return _each_field({field.name: from_json(field.type) for field in kind})
     if pa.types.is_map(kind):
@@ -46,6 +49,24 @@ def from_json(kind: pa.DataType) -> Converter | None:
     if pa.types.is_list(kind):
         return _each_item(from_json(kind.value_type))
     return None
+
+
+def integer(text: str) -> int | float:
+    """Return an integer of JSON; one of more digits than Python converts is a float."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _as_float(value: Any) -> Any:
+    """Return an integer where a floating-point number is meant as the nearest of these, which Arrow refuses to do."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _each_item(converter: Converter | None) -> Converter | None:
