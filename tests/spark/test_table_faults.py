@@ -1,4 +1,4 @@
-"""What is wrong with a table of an archive is named; the other tables are worked on, and nothing of it is lost."""
+"""A table of an archive that is damaged or changed is named, loses nothing by that, and stops no other table."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_a_table_that_another_engine_has_partitioned_otherwise_is_named_and_stop
         for work in (each.target.unmarked_days, each.target.is_empty, lambda each=each: each.target.complete("q")):
             with pytest.raises(JobError, match=f"another engine has changed its partitions, which are by {by}; valid"):
                 work()
-        # What is there is read.
+        # The messages that are there are read.
         assert each.values() == ["0", "1"]
     done = maintain(spark, MaintainOptions(lake(tmp_path)))
     assert (done.tables, done.merged, done.error) == (3, 2, None)

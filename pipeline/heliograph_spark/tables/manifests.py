@@ -1,7 +1,7 @@
 """Whether the manifests of snapshots are there as they were written.
 
 pyiceberg takes a manifest, or a list of manifests, that ends after its head or between two blocks for one with fewer
-files. Whoever reads the table would miss the others, and they would be deleted as files that no snapshot has.
+files. A reader of the table would miss the others, and they would be deleted as files that no snapshot has.
 """
 
 from __future__ import annotations
