@@ -20,9 +20,11 @@ from heliograph_spark.run.decoding import entry_columns
 from heliograph_spark.run.reading import read_range
 from heliograph_spark.run.schemas import RAW, columns_of
 from heliograph_spark.run.session import Broker
+from heliograph_spark.run.source import PulsarDataSource
 from heliograph_spark.wire.brokers import shared
 from heliograph_spark.wire.partitions import end_of, start_of
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import connect, fresh_name, publish, rest
@@ -130,11 +132,22 @@ def test_a_partition_is_cut_into_splits_by_its_ledgers_and_within_them(
         ({"maxEntriesPerSplit": "25"}, 3),
         ({"minPartitions": "8"}, 8),
         ({"minPartitions": "2", "maxEntriesPerSplit": "4"}, 14),
+        ({"minPartitions": "30"}, 53),
         ({"minPartitions": "1000"}, 53),
     ):
         parts = read(spark, topic.options | options)
         assert parts.rdd.getNumPartitions() == splits, options
         assert values(parts) == list(range(53))
+
+
+def test_a_micro_batch_has_as_many_splits_as_are_asked_for(make: Callable[..., Topic]) -> None:
+    topic = make()
+    topic.publish(LEDGER)
+    source = PulsarDataSource(topic.options | {"startingOffsets": "earliest", "minPartitions": "6"})
+    reader = source.streamReader(columns_of(RAW, topic.name))
+    begun = reader.initialOffset()
+    assert len(reader.partitions(begun, reader.latestOffset(begun, ReadAllAvailable()))) == LEDGER
+    reader.stop()
 
 
 def test_the_rest_of_a_ledger_that_is_gone_with_it_is_missed_by_the_archive(

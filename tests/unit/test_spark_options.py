@@ -31,9 +31,9 @@ from heliograph_spark.plan.positions import (
     read_offsets,
     write_offsets,
 )
-from heliograph_spark.plan.ranges import Range, cut, within_bytes, within_entries
+from heliograph_spark.plan.ranges import Range, cut, entries_of_part, within_bytes, within_entries
 from heliograph_spark.plan.sending import SendSettings
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 URL = {"service.url": "pulsar://localhost:6650"}
@@ -499,6 +499,18 @@ def test_with_its_ledgers_a_range_is_cut_within_each_of_them(shape: list[int], m
     # Entries that were read before do not change it when they are deleted.
     again = parts_of(data.draw(st.integers(0, first + 1)))
     assert [(part.start, part.end) for part in again] == [(part.start, part.end) for part in parts]
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.integers(1, 80), st.integers(1, 80))
+@example([10], 6, 100)
+def test_ranges_are_cut_into_as_many_parts_as_are_asked_for(sizes: list[int], asked: int, most: int) -> None:
+    whole = [Range(str(size), BEGINNING, Position(3, size - 1), (Ledger(3, size, 0),)) for size in sizes]
+    of_part = entries_of_part(whole, asked, most)
+    parts = [part for each in whole for part in cut(each, of_part)]
+    assert len(parts) >= min(asked, sum(sizes))
+    assert all(part.entries <= most for part in parts)
+    # Nor are there many more.
+    assert of_part >= max(1, min(most, sum(sizes) // asked))
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 2000)), min_size=1, max_size=4), st.integers(1, 50_000))

@@ -51,6 +51,19 @@ def cut(whole: Range, max_entries: int) -> list[Range]:
     return [*parts, _part(whole, start, whole.end)]
 
 
+def entries_of_part(wanted: Sequence[Range], parts: int, max_entries: int) -> int:
+    """Return how many entries a part may have, ``max_entries`` at most, so that the ranges are cut into ``parts``.
+
+    There are at least so many parts then, unless the ranges have fewer entries.
+    """
+    sizes = [each.entries for each in wanted]
+    most = max(1, min(max_entries, -(-sum(sizes) // parts)))
+    # The last part of a range is smaller than the others, so there may be fewer of them.
+    while most > 1 and sum(-(-size // most) for size in sizes) < parts:
+        most -= 1
+    return most
+
+
 def _spans(whole: Range) -> list[tuple[int, int, int]]:
     """Return for each known ledger its id, the first entry of the range, and the one that follows the last.
 

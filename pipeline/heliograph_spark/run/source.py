@@ -25,7 +25,7 @@ from heliograph_spark.plan.ledgers import Ledgers, within
 from heliograph_spark.plan.missed import gone_topic
 from heliograph_spark.plan.options import ReadOptions, read_options, write_options
 from heliograph_spark.plan.positions import BEGINNING, Position, is_of_pulsar_spark, read_offsets, write_offsets
-from heliograph_spark.plan.ranges import Range, cut, within_bytes, within_entries
+from heliograph_spark.plan.ranges import Range, cut, entries_of_part, within_bytes, within_entries
 from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.plan.topics import check_named_topics, ledgers_of, topic_of
 from heliograph_spark.wire.brokers import Brokers, shared
@@ -133,7 +133,7 @@ def _splits(ranges: Sequence[Range], known: Mapping[str, Ledgers], options: Read
         planned.append(each)
     most = options.max_entries
     if options.min_splits is not None:
-        most = max(1, min(most, -(-sum(each.entries for each in planned) // options.min_splits)))
+        most = entries_of_part(planned, options.min_splits, most)
     return [Split(part) for each in planned for part in cut(each, most)]
 
 
