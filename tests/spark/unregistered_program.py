@@ -37,8 +37,21 @@ def main() -> None:
     # Once more by name, as notebooks do that were written before.
     heliograph_spark.register(spark)
     found["registered"] = [bytes(row.value).decode() for row in frame.select("value").collect()]
+    found["refused"] = _refused(spark) if remote else []
     print(json.dumps(found))
     spark.stop()
+
+
+def _refused(spark: SparkSession) -> list[str]:
+    """Return the errors of what needs Spark's own driver."""
+    from heliograph_spark.plan.errors import JobError
+    from heliograph_spark.run.archived import read_archive
+
+    try:
+        read_archive(spark, "archive", "persistent://public/default/words")
+    except JobError as error:
+        return [str(error)]
+    return []
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from heliograph_spark.plan.bucket_errors import with_advice
 from heliograph_spark.plan.errors import JobError, MissingFileError
 
+from .driver import check_driver
+
 #: Directory in which files are written before they have their places, on the same file system: no reader looks there.
 STAGING = "_staging"
 #: How files are compressed: the first level of ZSTD takes a third of the time of Spark's, the third, for files of about
@@ -28,6 +30,7 @@ class Directory:
         self.path = path.rstrip("/") or "/"
         if found := _PATTERN & set(path):
             raise JobError(f"{path}: Hadoop and Spark would take {' and '.join(sorted(found))} in it for a pattern")
+        check_driver(spark)
         self._jvm: Any = spark._jvm
         context: Any = spark.sparkContext
         try:

@@ -21,6 +21,8 @@ import heliograph_spark
 from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError
 from heliograph_spark.plan.extras import missing_package
 
+from .driver import check_driver, check_settings
+
 #: Bytes that Kubernetes reads of a container's termination message.
 RESULT_BYTES = 4096
 #: Our own errors as they stand in the traceback of a Python worker, which Java's message quotes.
@@ -66,10 +68,11 @@ class SessionOptions:
 def build_session(job: str, options: SessionOptions) -> SparkSession:
     """Return a session in UTC that knows ``format("pulsar")``; its workers run the Python that this runs.
 
-    Raises :class:`JobError` if Spark does not start.
+    Raises :class:`JobError` if Spark does not start, or would be one of Spark Connect.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     master = options.master or os.environ.get("SPARK_MASTER")
+    check_settings(master, options.conf)
     if master is not None and master.startswith("local"):
         # No other machine is part of this Spark, so its UI is for this one.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -102,6 +105,7 @@ def build_session(job: str, options: SessionOptions) -> SparkSession:
         raise JobError(
             f"Spark has ended while it started, and has written the reason; is its master there: {master}?"
         ) from error
+    check_driver(spark)
     spark.sparkContext.setLogLevel("ERROR")
     heliograph_spark.register(spark)
     return spark

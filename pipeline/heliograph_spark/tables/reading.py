@@ -27,6 +27,7 @@ from pyiceberg.table.name_mapping import NameMapping
 from pyspark.sql import DataFrame, SparkSession
 
 from heliograph_spark.plan.errors import JobError
+from heliograph_spark.run.driver import check_driver
 from heliograph_spark.run.spark_versions import arrow_schema
 
 from .catalog import refusals
@@ -100,6 +101,7 @@ def read_scan(spark: SparkSession, scan: DataScan, name: str) -> DataFrame:
     Whole files and row groups are left out by the scan's filter; the other rows are there, and the caller filters them.
     Raises :class:`JobError` for what :func:`planned_files` does not read.
     """
+    check_driver(spark)
     files = planned_files(scan, name)
     with refusals(name):
         wanted = scan.projection()
