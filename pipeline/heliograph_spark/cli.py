@@ -232,6 +232,10 @@ def maintain_command(
     catalog_property: CatalogProperty = None,
     table_namespace: TableNamespace = DEFAULT_NAMESPACE,
     topic: Topics = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Remove complete days that ended longer ago: 90d; else none are."),
+    ] = None,
     file_size: FileSize = "128Mi",
     keep_snapshots: Annotated[
         str, typer.Option(metavar="DURATION", help="Time for which snapshots stay, and with them what was merged.")
@@ -246,23 +250,24 @@ def maintain_command(
 ) -> None:
     """Keep an archive's tables small.
 
-    The job merges small files, expires snapshots, and deletes files that no snapshot has. Without --topic these are
-    all tables of the namespace.
+    The job merges small files, expires snapshots, and deletes files that no snapshot has. With --keep it first removes
+    old days from the tables of all messages. Without --topic these are all tables of the namespace.
 
     \b
     Examples:
       heliograph-spark maintain --catalog lake
-      heliograph-spark maintain --catalog lake --topic orders --keep-snapshots 2d
+      heliograph-spark maintain --catalog lake --topic orders --keep 90d --keep-snapshots 2d
     """
     tables = Tables(catalog, pairs("--catalog-property", catalog_property), table_namespace)
     bytes_of_file = file_bytes("--file-size", file_size)
     keep_snapshots_ms = finite_ms("--keep-snapshots", keep_snapshots)
     keep_unused_ms = finite_ms("--keep-unused-files", keep_unused_files)
+    keep_ms = None if keep is None else positive_ms("--keep", keep, "1d, 90d, 52w")
 
     def prepare() -> Work:
         from .jobs.maintain import MaintainOptions, maintain
 
-        options = MaintainOptions(tables, tuple(topic or ()), bytes_of_file, keep_snapshots_ms, keep_unused_ms)
+        options = MaintainOptions(tables, tuple(topic or ()), bytes_of_file, keep_snapshots_ms, keep_unused_ms, keep_ms)
         options.check()
         return lambda spark: maintain(spark, options)
 

@@ -1,4 +1,4 @@
-"""``maintain``: merges the small files of an archive's tables and deletes what no snapshot needs any more.
+"""``maintain``: removes old days of an archive's tables, merges small files, and deletes what no snapshot needs.
 
 A run of ``archive`` may go on meanwhile. The catalog takes the first of two commits on the same snapshot; the other run
 fails with that reason, and its next one repeats it. A day that gets messages while its files are merged is left to the
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JError
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -23,10 +24,12 @@ from heliograph_spark.run.session import first_of, progress, reason
 from heliograph_spark.tables.catalog import open_catalog, refusals
 from heliograph_spark.tables.expiry import delete_unused_files, expire_snapshots
 from heliograph_spark.tables.merging import merge_day, mergeable_days
+from heliograph_spark.tables.retention import remove_day
 
 from .archived_tables import archive_tables
 from .archiving.options import Tables
-from .archiving.topic_table import TIME
+from .archiving.topic_table import COMPLETE_DAY, TIME
+from .day_marks import older_days
 
 __all__ = ["MaintainOptions", "MaintainResult", "Tables", "maintain"]
 
@@ -35,8 +38,9 @@ __all__ = ["MaintainOptions", "MaintainResult", "Tables", "maintain"]
 class MaintainOptions:
     """The tables, those of all topics without ``topics``, and what stays.
 
-    ``file_bytes`` is a file's size. Snapshots stay ``keep_snapshots_ms``, and files that no snapshot has
-    ``keep_unused_ms``, since a run writes its files before its commit.
+    ``file_bytes`` is a file's size. Complete days that ended more than ``keep_ms`` ago are removed, none for None.
+    Snapshots stay ``keep_snapshots_ms``, and files that no snapshot has ``keep_unused_ms``, since a run writes its
+    files before its commit.
     """
 
     tables: Tables
@@ -44,6 +48,7 @@ class MaintainOptions:
     file_bytes: int = 128 << 20
     keep_snapshots_ms: int = 5 * 86_400_000
     keep_unused_ms: int = 3 * 86_400_000
+    keep_ms: int | None = None
 
     def check(self) -> None:
         """Raise :class:`OptionError` for a name that is not a topic's."""
@@ -53,10 +58,11 @@ class MaintainOptions:
 
 @dataclass(frozen=True, slots=True)
 class MaintainResult:
-    """The output of one run: ``merged`` files, the ``written`` ones they have become, and what was deleted."""
+    """The output of one run: ``removed`` days, ``merged`` files, those ``written`` for them, what was deleted."""
 
     job: str = "maintain"
     tables: int = 0
+    removed: int = 0
     merged: int = 0
     written: int = 0
     snapshots: int = 0
@@ -88,6 +94,7 @@ def _maintain(
         try:
             with refusals(name):
                 table = catalog.load_table(identifier)
+            removed = _remove_days(table, name, None if options.keep_ms is None else at_ms - options.keep_ms)
             merged = written = 0
             for day, files in mergeable_days(table, options.file_bytes).items():
                 into = merge_day(spark, table, TIME, day, files, options.file_bytes)
@@ -106,6 +113,7 @@ def _maintain(
         progress(f"{name}: {expired} snapshots have expired, {deleted} files are deleted")
         total = replace(
             total,
+            removed=total.removed + removed,
             merged=total.merged + merged,
             written=total.written + written,
             snapshots=total.snapshots + expired,
@@ -113,6 +121,19 @@ def _maintain(
         )
     seconds = round(time.monotonic() - began, 3)
     return replace(total, seconds=seconds, error=first_of(failed, f"{len(tables)} tables"))
+
+
+def _remove_days(table: Table, name: str, before_ms: int | None) -> int:
+    """Remove the complete days that had ended at a time (ms since 1970), none for None, and return their number."""
+    if before_ms is None:
+        return 0
+    removed = 0
+    marked = [each.removeprefix(COMPLETE_DAY) for each in table.properties if each.startswith(COMPLETE_DAY)]
+    for day in older_days(marked, before_ms):
+        if remove_day(table, TIME, day, f"{COMPLETE_DAY}{day}"):
+            removed += 1
+            progress(f"{name}: {day} is removed, it is older than --keep")
+    return removed
 
 
 def _tables(catalog: Catalog, options: MaintainOptions) -> tuple[list[tuple[str, tuple[str, ...]]], list[str]]:

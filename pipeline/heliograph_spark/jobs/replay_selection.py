@@ -52,7 +52,9 @@ def selected(
         # It needs the packages of the extra `iceberg`, which other archives do without.
         from .replay_tables import in_tables
 
-        found = Selected(*in_tables(spark, read, options.tables, source, begun))
+        table_rows, snapshot, removed = in_tables(spark, read, options.tables, source, begun)
+        found = Selected(table_rows, snapshot)
+        _name_removed(removed, options, source)
     rows = _within(found.rows, "__publishTime", read.from_ms, read.until_ms)
     rows = _within(rows, "__eventTime", options.event_from_ms, options.event_until_ms)
     if options.keys:

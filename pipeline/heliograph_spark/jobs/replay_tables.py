@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from heliograph_spark.jobs.plan.begun_replay import Snapshot
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.run.session import progress
+from heliograph_spark.tables.retention import removed_days
 
 from .archived_tables import open_tables
 from .archiving.options import Tables
@@ -19,8 +20,10 @@ _AGAIN = "another --checkpoint begins again"
 
 def in_tables(
     spark: SparkSession, options: ReplayOptions, tables: Tables, source: str, begun: Snapshot | None
-) -> tuple[DataFrame, Snapshot | None]:
-    """Return the messages of a topic in the snapshot ``begun``, or in the newest one, and this snapshot.
+) -> tuple[DataFrame, Snapshot | None, list[str]]:
+    """Return the messages of a topic in the snapshot ``begun``, or in the newest one, this snapshot, and removed days.
+
+    These are the days that are not in the newest one because of the archive's retention.
 
     Files and row groups without a time in the ranges of the options are left out. Raises :class:`JobError`, naming the
     table, if the topic is not archived in the catalog, or if it has the snapshot no more.
@@ -33,7 +36,7 @@ def in_tables(
         if snapshot is not None:
             progress(f"{archive.path(source)}: reading snapshot {snapshot.id}")
         rows = archive.rows(table, source, _ranges(options), None if snapshot is None else snapshot.id)
-        return rows, snapshot
+        return rows, snapshot, removed_days(table.properties) if begun is None else []
 
 
 def _newest(table: Table) -> Snapshot | None:

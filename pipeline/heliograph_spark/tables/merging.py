@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from datetime import date, timedelta
 from typing import Any
 
-from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 from pyspark.sql import SparkSession
@@ -20,6 +19,7 @@ from .catalog import refusals
 from .columns import check_names, in_spark
 from .locations import of_hadoop
 from .manifests import check_manifests
+from .retention import rows_of_day
 
 _EPOCH = date(1970, 1, 1)
 
@@ -41,11 +41,7 @@ def merge_day(
     rows = spark.read.schema(in_spark(table.schema())).parquet(*(of_hadoop(file.file_path) for file in files))
     rows.coalesce(count).write.options(**COMPRESSED).parquet(f"{data.path}/{place}")
     written = data.matching(f"{place}/*.parquet")
-    until = day + timedelta(days=1)
-    of_day = And(
-        GreaterThanOrEqual(column, f"{day}T00:00:00+00:00"),  # type: ignore[call-arg, arg-type, unused-ignore]
-        LessThan(column, f"{until}T00:00:00+00:00"),  # type: ignore[call-arg, arg-type, unused-ignore]
-    )
+    of_day = rows_of_day(column, day)
     with refusals(name):
         # Other commits do not matter while the files are written, unless they change the day.
         tasks = list(table.refresh().scan(of_day).plan_files())

@@ -74,7 +74,9 @@ class ArchiveOptions:
             if value is not None and self.day_complete_after_ms < 0:
                 raise OptionError(f"{name} is for complete days, and --day-complete-after infinite makes none complete")
             if value is not None and self.tables is not None:
-                raise OptionError(f"{name} is for archives in files (--path), not in tables")
+                raise OptionError(
+                    f"{name} is for archives in files (--path); what is in tables, maintain merges and removes"
+                )
         if self.tables is not None and (self.path is not None or self.checkpoint is None):
             raise OptionError("a catalog (tables, --catalog) needs a checkpoint (--checkpoint) and no path (--path)")
         if self.tables is None and self.path is None:
