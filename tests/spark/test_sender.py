@@ -10,6 +10,7 @@ from typing import Any
 import pulsar
 import pyarrow as pa
 import pytest
+from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_spark.encode.framing import Messages
 from heliograph_spark.jobs.replay_task import Resender
 from heliograph_spark.plan.errors import PulsarSourceError
@@ -24,9 +25,12 @@ from heliograph_spark.wire.window import Window
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tests.integration.spark_wire_peer import Peer, error_of, receipt
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import fresh_name, publish, read_all, rest
+from tests.support.fake_broker import FakeBroker
 from tests.support.polling import eventually
+from tests.support.wire_client import Frame, Type, encode
 
 VALUES = StructType().add("value", "binary")
 
@@ -135,6 +139,43 @@ def test_a_message_that_the_broker_has_lost_ends_the_query_and_not_only_its_task
         commit(ends[:2])
         with pytest.raises(NotStored, match="message 4 is lost"):
             commit(ends)
+
+
+class _Losing(Peer):
+    """Stores the first and the third message, says that the second is damaged, and then falls silent."""
+
+    def __init__(self) -> None:
+        super().__init__(self._first_time)
+
+    def _first_time(self, producer: int, number: int, time: int) -> bytes:
+        if time > 1:
+            return b""
+        damaged = number == 2
+        return error_of(producer, number, wire.ChecksumError) if damaged else receipt(producer, number)
+
+    def __call__(self, frame: Frame) -> bytes | None:
+        if frame.command.type == Type.PARTITIONED_METADATA:
+            success = wire.CommandPartitionedTopicMetadataResponse.Success
+            return encode(Type.PARTITIONED_METADATA_RESPONSE, request_id=frame.body.request_id, response=success)
+        if frame.command.type == Type.GET_SCHEMA:
+            code = wire.TopicNotFound
+            return encode(Type.GET_SCHEMA_RESPONSE, request_id=frame.body.request_id, error_code=code)
+        return super().__call__(frame)
+
+
+def test_a_task_that_fails_while_a_message_is_not_stored_ends_the_query_and_not_only_itself() -> None:
+    """The broker has stored the message behind that, so it would say to a repeated task that it has both."""
+    peer = _Losing()
+    with FakeBroker(peer) as fake:
+        peer.url = fake.url
+        settings = {"producerName": "etl", "batchingEnabled": "false", "sendTimeoutMs": "2000"}
+        given = {f"pulsar.producer.{name}": value for name, value in settings.items()}
+        options = write_options({"service.url": fake.url, "topic": "t", **given})
+        batch = rows(VALUES, (b"1",), (b"2",), (b"3",))
+        end = write_rows(iter([batch]), VALUES, options, 0, Numbering("etl-0", 0))
+        shared(options.connection).close()
+    with pytest.raises(NotStored, match=r"sequence id 2 under etl-0, but perhaps later ones.*sendTimeoutMs"):
+        BatchSink(VALUES, options).commit([end])
 
 
 def test_a_topic_that_does_not_deduplicate_is_refused_where_the_broker_can_be_asked(
