@@ -1,4 +1,4 @@
-"""How long decoding the values of messages takes, by their schema: in bulk, and one by one as what is uncommon is.
+"""Time that decoding the values of messages takes, by their schema: in bulk, and one by one as what is uncommon is.
 
 Run it with ``benchmarks/run-values``, after ``scripts/setup spark``; see its ``--help``. It needs no broker.
 """

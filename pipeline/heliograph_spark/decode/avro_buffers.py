@@ -130,7 +130,7 @@ class _Plans:
             if all(each is not None for _, each in fields):
                 plan = (kind, tuple(fields))
         for each in {name, f"{namespace}.{name}"}:
-            # Of two types with one name in different namespaces nobody decides here which one is meant.
+            # Two types may have one name in different namespaces; nobody decides here which one is meant.
             self._named[each] = None if each in self._named else plan
         return plan
 

@@ -1,4 +1,4 @@
-"""Where the jobs run: beside Spark's own driver, whose file systems and cores they use."""
+"""The place of the jobs: beside Spark's own driver, whose file systems and cores they use."""
 
 from __future__ import annotations
 
