@@ -261,9 +261,3 @@ def test_parameters_of_oauth2_are_understood_or_refused(params: str) -> None:
 )
 def test_what_connect_carries(settings: dict[str, Any], expected: tuple[str, bytes]) -> None:
     assert presented(settings) == expected
-
-
-@pytest.mark.parametrize("settings", [{"auth_plugin": "AuthenticationSasl"}, {"auth_params": "token:t"}])
-def test_credentials_that_are_not_known_are_named(settings: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match=r"pulsar\.client\.auth"):
-        presented(settings)
