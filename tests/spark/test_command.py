@@ -152,32 +152,46 @@ def test_a_port_for_clients_that_is_given_as_the_rest_api_is_named(
     assert str(refused.value) == f"{url}/admin/v2/tenants: no answer that can be used (admin.url): {why}"
 
 
+def interrupted(arguments: list[str], at: bytes) -> bytes:
+    """Start a job and press Ctrl-C when it prints a text; return what it prints on stderr from there on."""
+    job = subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert job.stderr is not None
+        seen: list[bytes] = []
+        while not seen or at not in seen[-1]:
+            seen.append(job.stderr.readline())
+            assert seen[-1], seen
+        # As a terminal does, to all processes of the job.
+        os.killpg(job.pid, signal.SIGINT)
+        # Java has both pipes, too: they end when it has ended.
+        output, errors = job.communicate(timeout=240)
+    finally:
+        end(job)
+    assert job.returncode == 130
+    assert json.loads(output.splitlines()[-1])["error"] == "interrupted by Ctrl-C"
+    assert b"Traceback" not in errors
+    return bytes(errors)
+
+
+def test_ctrl_c_while_spark_starts_leaves_no_java(tmp_path: Path) -> None:
+    errors = interrupted(["archive", "--topic", "t", "--path", str(tmp_path), "--master", "local[1]"], b"log4j")
+    assert errors.endswith(b"heliograph-spark archive: interrupted by Ctrl-C\n")
+
+
 def test_ctrl_c_ends_a_job_with_a_result_and_the_next_run_goes_on(
     broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     publish(client, topic, [b"0", b"1"])
     urls = ["--service-url", broker.service_url, "--admin-url", broker.http_url, "--master", "local[2]"]
     arguments = ["archive", "--topic", topic, "--path", str(tmp_path / "a"), *urls]
-    job = subprocess.Popen(
-        [*COMMAND, *arguments, "--follow", "--interval", "1h"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        assert job.stderr is not None
-        seen: list[bytes] = []
-        while not seen or b"batch 0: 2 rows" not in seen[-1]:
-            seen.append(job.stderr.readline())
-            assert seen[-1], seen
-        # As a terminal does, to all processes of the job.
-        os.killpg(job.pid, signal.SIGINT)
-        output, errors = job.communicate(timeout=240)
-    finally:
-        end(job)
-    assert job.returncode == 130
-    assert "interrupted by Ctrl-C" in json.loads(output.splitlines()[-1])["error"]
-    assert b"Traceback" not in errors
+    interrupted([*arguments, "--follow", "--interval", "1h"], b"batch 0: 2 rows")
     again = run(*arguments)
     assert json.loads(again.stdout)["rows"] == 0, again.stderr
+    assert "heliograph-spark archive: starting Spark\n" in again.stderr
     assert f"persistent://public/default/{topic}: nothing new\n" in again.stderr
+    # In the middle of a question to Java, too.
+    client.create_producer(f"{topic}-again").close()
+    replayed = ["replay", "--topic", topic, "--path", str(tmp_path / "a"), "--to", f"{topic}-again", "--rate", "0.01"]
+    interrupted([*replayed, *urls], b"sending 2 messages")

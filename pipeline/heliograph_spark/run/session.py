@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -167,7 +170,10 @@ def run_job(job: str, session: SessionOptions, result_file: Path | None, prepare
     code = 1
     try:
         work = prepare()
+        progress(f"heliograph-spark {job}: starting Spark")
         spark = build_session(job, session)
+        # Spark's own asks Java to cancel the jobs in the middle of another question, which fails with a stack.
+        signal.signal(signal.SIGINT, _interrupt)
         done = work(spark)
         result: dict[str, Any] = asdict(done)
         code = 0 if done.error is None else 1
@@ -181,6 +187,7 @@ def run_job(job: str, session: SessionOptions, result_file: Path | None, prepare
         result = {"job": job, "error": advice}
     except KeyboardInterrupt:
         result, code = {"job": job, "error": "interrupted by Ctrl-C"}, 130
+        _expect_the_end(spark)
     result.setdefault("seconds", round(time.monotonic() - began, 3))
     try:
         write_result(result, result_file)
@@ -190,6 +197,24 @@ def run_job(job: str, session: SessionOptions, result_file: Path | None, prepare
     if code:
         print(f"heliograph-spark {job}: {result['error']}", file=sys.stderr)
         raise typer.Exit(code)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    """Raise :class:`KeyboardInterrupt`. py4j would log, with a stack, that its question has no answer."""
+    logging.disable()
+    raise KeyboardInterrupt
+
+
+def _expect_the_end(spark: SparkSession | None) -> None:
+    """Keep Spark from reporting what its tasks fail with when it is stopped; end its Java if it is just starting."""
+    if spark is not None:
+        spark.sparkContext.setLogLevel("OFF")
+        return
+    # Without a session nothing stops the process, which outlives this one. It is the only child then.
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if status.read_text().rpartition(")")[2].split()[1] == str(os.getpid()):
+                os.kill(int(status.parent.name), signal.SIGKILL)
 
 
 def write_result(result: dict[str, Any], result_file: Path | None) -> None:
