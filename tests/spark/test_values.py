@@ -396,6 +396,14 @@ def test_a_moment_in_avro_that_no_column_holds_is_named_by_its_row(kind: Any, nu
     assert unfit.value.row == 1
 
 
+@pytest.mark.parametrize("in_bulk", [True, False])
+def test_a_zero_of_json_keeps_its_sign_whatever_is_beside_it(*, in_bulk: bool) -> None:
+    values = JsonValues(pa.schema([("f", pa.float64()), ("i", pa.int32())]), in_bulk=in_bulk)
+    floats, integers = _decoded(values, [b'{"f": -0, "i": -0}', b'{"f": 0, "i": 0}'])
+    assert [str(each) for each in floats.to_pylist()] == ["-0.0", "0.0"]
+    assert integers.to_pylist() == [0, 0]
+
+
 def test_bytes_stay_and_other_schemas_are_refused() -> None:
     def nothing(version: bytes) -> str:
         raise AssertionError("nobody asks for a version here")

@@ -52,9 +52,9 @@ def from_json(kind: pa.DataType) -> Converter | None:
 
 
 def integer(text: str) -> int | float:
-    """Return an integer of JSON; one of more digits than Python converts is a float."""
+    """Return an integer of JSON; one of more digits than Python converts is a float, and so is a zero with a sign."""
     try:
-        return int(text)
+        return int(text) if text != "-0" else -0.0
     except ValueError:
         return float(text)
 
