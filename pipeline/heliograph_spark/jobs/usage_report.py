@@ -10,6 +10,7 @@ from html import escape
 
 from heliograph_api.values.readable import readable_duration, readable_size
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from heliograph_spark.jobs.plan.broker_stats import Lag
 from heliograph_spark.jobs.plan.forecast import Forecast
@@ -92,7 +93,7 @@ def plots(report: Report) -> dict[str, bytes]:
     if grown:
         urgent = {each.partition: _urgency(each) for each in report.partitions}
         found["growth"] = _png(
-            _growth(report, sorted(grown, key=lambda each: urgent.get(each, (1e300, 0.0)))[:_SERIES])
+            growth_of(report, sorted(grown, key=lambda each: urgent.get(each, (1e300, 0.0)))[:_SERIES])
         )
     if report.keys:
         found["keys"] = _png(_key_shares(report))
@@ -120,42 +121,40 @@ def _biggest_topics(topics: Sequence[TopicUsage]) -> Figure:
     figure = Figure(figsize=(10, 1.1 + 0.4 * len(shown)), layout="constrained")
     axes = figure.subplots()
     at = range(len(shown))
-    axes.barh([each + 0.2 for each in at], [each.bytes / 1e6 for each in shown], 0.4, color=_INK, label="messages")
-    axes.barh(
-        [each - 0.2 for each in at], [each.backlog_bytes / 1e6 for each in shown], 0.4, color=_WARM, label="backlog"
-    )
+    axes.barh([each + 0.2 for each in at], [each.bytes for each in shown], 0.4, color=_INK, label="messages")
+    axes.barh([each - 0.2 for each in at], [each.backlog_bytes for each in shown], 0.4, color=_WARM, label="backlog")
     axes.set_yticks(list(at), [_short(each.topic) for each in shown])
-    axes.set_xlabel("MB")
+    axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
     axes.set_title("Bytes by topic")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
-def _growth(report: Report, partitions: Sequence[str]) -> Figure:
+def growth_of(report: Report, partitions: Sequence[str]) -> Figure:
+    """Return the plot of what came to each of these partitions, and what is forecast."""
     figure = Figure(figsize=(10, 2.6 * len(partitions)), layout="constrained")
     for axes, name in zip(figure.subplots(len(partitions), squeeze=False)[:, 0], partitions, strict=True):
         counted = report.counted[name]
         unit, unit_s = _unit(counted.interval_s * len(counted.series))
         step = counted.interval_s / unit_s
         at = [number * step for number in range(len(counted.series))]
-        axes.step(at, [each / 1e6 for each in counted.series], where="post", color=_INK, linewidth=1, label="published")
+        axes.step(at, counted.series, where="post", color=_INK, linewidth=1, label="published")
         if (forecast := report.forecasts.get(name)) is not None:
             begin = len(counted.series) - forecast.held_back
             held = [(begin + number) * step for number in range(forecast.held_back)]
             error = "" if forecast.error is None else f" ({forecast.error:.1%} off in sum)"
             axes.plot(
                 held,
-                [each / 1e6 for each in forecast.predicted],
+                forecast.predicted,
                 color=_WARM,
                 label=f"forecast of the last fifth{error}",
             )
             shown = forecast.future[: max(1, len(at) // 3)]
             ahead = [(len(at) + number) * step for number in range(len(shown))]
-            axes.plot(
-                ahead, [each / 1e6 for each in shown], color=_PALE, label=f"forecast of what comes ({forecast.model})"
-            )
+            axes.plot(ahead, shown, color=_PALE, label=f"forecast of what comes ({forecast.model})")
         axes.set_title(_short(name, 90), fontsize=10)
-        axes.set_ylabel(f"MB in {duration(counted.interval_s)}")
+        axes.yaxis.set_major_formatter(EngFormatter(unit="B"))
+        axes.set_ylabel(f"bytes in {duration(counted.interval_s)}")
         axes.set_xlabel(f"{unit} since its first message")
         axes.margins(y=0.3)
         axes.set_ylim(bottom=0)
