@@ -19,5 +19,5 @@ def words() -> DataFrame:
 
 @dp.append_flow(target="copies")
 def copied() -> DataFrame:
-    """What the table gets, in capitals."""
+    """Return the rows that the table gets, in capitals."""
     return SparkSession.active().readStream.table("words").selectExpr("__key", "upper(CAST(value AS STRING)) AS value")
