@@ -91,6 +91,8 @@ def test_the_versions_are_those_that_run() -> None:
         ("archive --path a --topic t --topics-pattern t.*", "--topic and --topics-pattern: both given; valid:"),
         ("archive --topic t", "path (--path): is missing"),
         ("archive --path a --topic t/u", "'t/u' is not the name of a topic; valid: NAME, TENANT/NAMESPACE/NAME or"),
+        ("archive --path a --topic t --option topic=u", "--option topic: a job has options of its own for topics"),
+        ("replay --path a --topic t --to u --option topics=v", "--option topics: a job has options of its own"),
         ("archive --path a --topic t --option startingOffset=x", "is it 'startingOffsets'?"),
         ("archive --path a --topic t --keep 5d --day-complete-after infinite", "--keep is for complete days"),
         ("replay --path a --topic t --to u --from yesterday", "--from: 'yesterday' is neither ISO 8601, such as"),

@@ -53,6 +53,12 @@ class Broker:
     admin_url: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Raise :class:`OptionError` for options of topics, which would have no effect or name another target."""
+        for name in self.options:
+            if name.lower() in ("topic", "topics", "topicspattern"):
+                raise OptionError(f"--option {name}: a job has options of its own for topics, such as --topic and --to")
+
     def source_options(self, **more: str | None) -> dict[str, str]:
         """Return the data source's options; an underscore in a name of ``more`` is a dot, and None leaves it out."""
         urls = {"service.url": self.service_url} | ({"admin.url": self.admin_url} if self.admin_url else {})
