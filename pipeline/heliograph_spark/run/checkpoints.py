@@ -47,6 +47,14 @@ def offsets_of(checkpoint: Directory, batch: int) -> dict[str, Position]:
 
 
 def committed_offsets(checkpoint: Directory) -> dict[str, Position]:
-    """Return the end in each partition of the batches that are done."""
+    """Return the end in each partition of the batches that are done, which a loss of power leaves so."""
     last = last_commit(checkpoint)
-    return {} if last is None else offsets_of(checkpoint, last)
+    if last is None:
+        return {}
+    checkpoint.sync(f"offsets/{last}", f"commits/{last}", "offsets", "commits", "metadata", "")
+    return offsets_of(checkpoint, last)
+
+
+def sync_planned(checkpoint: Directory, batch: int) -> None:
+    """Have the end of a planned micro-batch on the disk: with another one the batch could not be repeated."""
+    checkpoint.sync(f"offsets/{batch}", "offsets", "metadata", "")

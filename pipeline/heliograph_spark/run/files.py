@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -106,9 +108,11 @@ class Directory:
             raise self._refused(name, error) from error
 
     def write_whole(self, name: str, text: str) -> None:
-        """Write a file that is seen under its name as a whole or not at all."""
+        """Write a file that is seen under its name as a whole or not at all, also after a loss of power."""
         self.write_text(f"{name}.unfinished", text)
+        self.sync(f"{name}.unfinished")
         self.rename(f"{name}.unfinished", name)
+        self.sync(name)
 
     def write_new(self, name: str, text: str, aside: str) -> bool:
         """Write a whole file under a name that no file has; False if one has it, which stays as it is.
@@ -127,6 +131,7 @@ class Directory:
                 if self.exists(name):
                     return False
                 self.write_text(aside, text)
+                self.sync(aside)
                 if not self._link(aside, name):
                     self._system.rename(self._at(aside), self._at(name))
         except Py4JJavaError as error:
@@ -201,12 +206,42 @@ class Directory:
         if not done:
             raise JobError(f"{self.path}/{old}: it cannot be renamed to {new}")
 
+    def sync(self, *names: str) -> None:
+        """Have files and directories on the disk, with their names in the directories above them.
+
+        Only a local file system needs it: elsewhere a file that is closed is stored. Raises :class:`JobError`.
+        """
+        if str(self._system.getUri().getScheme()) != "file":
+            return
+        above: set[str] = set()
+        try:
+            for name in names:
+                path = str(self._system.makeQualified(self._at(name)).toUri().getPath())
+                directory, _, last = path.rpartition("/")
+                _sync(path)
+                with suppress(FileNotFoundError):
+                    # The checksums of a file that Hadoop has written.
+                    _sync(f"{directory}/.{last}.crc")
+                above.add(directory or "/")
+            for each in sorted(above):
+                _sync(each)
+        except OSError as error:
+            raise JobError(f"{self.path}: {error}") from error
+
     def delete(self, name: str = "") -> None:
         """Delete a file, or a directory with all in it; nothing happens if it is not there."""
         try:
             self._system.delete(self._at(name), True)
         except Py4JJavaError as error:
             raise self._refused(name, error) from error
+
+
+def _sync(path: str) -> None:
+    there = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(there)
+    finally:
+        os.close(there)
 
 
 def stage(root: Directory, name: str, frame: DataFrame, *partitions: str) -> int:

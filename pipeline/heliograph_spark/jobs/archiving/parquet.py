@@ -147,6 +147,9 @@ class ParquetTopic:
             self._files.make(f"{DATE}={day}")
         for place, (file, day, _) in enumerate(staged.files):
             self._archive.rename(file, f"{self._directory}/{DATE}={day}/{name}-{place:05}.parquet")
+        # When they are acknowledged, nobody else keeps the messages.
+        files = [f"{DATE}={day}/{name}-{place:05}.parquet" for place, (_, day, _) in enumerate(staged.files)]
+        self._files.sync(*files, *(f"{DATE}={day}" for day in days), "")
         mark_complete(self._files, batch.query, batch.number + 1, batch.ends)
         self._archive.delete(self._staging)
         self._whole = True

@@ -36,7 +36,7 @@ from heliograph_spark.plan.ranges import Range, stored_bytes
 from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.plan.subscription_hold import Hold, backlog
 from heliograph_spark.plan.topics import ledgers_of
-from heliograph_spark.run.checkpoints import committed_offsets, is_unfinished, offsets_of, query_id
+from heliograph_spark.run.checkpoints import committed_offsets, is_unfinished, offsets_of, query_id, sync_planned
 from heliograph_spark.run.files import Directory
 from heliograph_spark.run.files_source import read_into_files
 from heliograph_spark.run.session import progress, reason
@@ -266,6 +266,7 @@ class TopicRun:
     def _write(self, frame: DataFrame, number: int, store: _Store) -> None:
         """Write one micro-batch by ``store``, unless a killed run has."""
         query = query_id(self._checkpoint)
+        sync_planned(self._checkpoint, number)
         batch = Batch(query, number, offsets_of(self._checkpoint, number - 1), offsets_of(self._checkpoint, number))
         complete = self._target.complete(query)
         if complete is not None and complete.batches > number:

@@ -41,6 +41,7 @@ from heliograph_spark.tables.catalog import refusals
 from heliograph_spark.tables.columns import in_spark, storable
 from heliograph_spark.tables.locations import of_hadoop
 from heliograph_spark.tables.manifests import check_list
+from heliograph_spark.tables.metadata import sync_metadata
 from heliograph_spark.tables.partitions import Partition, check_partitions
 
 from .target import Batch, Complete, Written
@@ -207,6 +208,8 @@ class TopicTable:
         days = sorted({file.split("/")[-2].partition("=")[2] for file in found})
         reopened = [day for day in days if f"{COMPLETE_DAY}{day}" in table.properties]
         record = {"batches": batch.number + 1, "ends": write_offsets(batch.ends)}
+        data = self._data(self._there())
+        data.sync(*found, *{above for file in found for above in (file.rpartition("/")[0], file.split("/")[0], "")})
         self._commit(
             [f"{table.location()}/data/{file}" for file in found],
             {"heliograph.query": batch.query, "heliograph.batch": str(batch.number)},
@@ -214,6 +217,8 @@ class TopicTable:
             [f"{COMPLETE_DAY}{day}" for day in reopened],
             replaced,
         )
+        with refusals(self.path):
+            sync_metadata(self._spark, self._there())
         self._whole = True
         snapshot = self._there().current_snapshot()
         summary: Mapping[str, str] = {} if snapshot is None or snapshot.summary is None else snapshot.summary

@@ -1,0 +1,23 @@
+"""The files of a commit to a table, beside its data."""
+
+from __future__ import annotations
+
+from pyiceberg.table import Table
+from pyspark.sql import SparkSession
+
+from heliograph_spark.run.files import Directory
+
+from .locations import of_hadoop
+
+
+def sync_metadata(spark: SparkSession, table: Table) -> None:
+    """Have the metadata of the last commit on the disk, so that a loss of power leaves the table as it is.
+
+    Raises what :func:`~.catalog.refusals` turns into :class:`JobError`, and :class:`JobError`.
+    """
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    added = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
+    for file in (*(each.manifest_path for each in added), snapshot.manifest_list, table.metadata_location):
+        directory, _, name = of_hadoop(file).rpartition("/")
+        Directory(spark, directory).sync(name)
