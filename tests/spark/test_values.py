@@ -13,12 +13,14 @@ from uuid import UUID
 import fastavro
 import pyarrow as pa
 import pytest
+from heliograph_spark.decode.avro_lengths import boundless_array
 from heliograph_spark.decode.json_lines import JsonLines
 from heliograph_spark.decode.kept_values import UnfitValue, Values
 from heliograph_spark.decode.primitives import PRIMITIVE_TYPES, PrimitiveValues
 from heliograph_spark.decode.values import AvroValues, JsonValues, values_of
+from heliograph_spark.plan.errors import SchemaError
 from heliograph_spark.run.decoding import _values
-from heliograph_spark.run.schemas import TopicSchema
+from heliograph_spark.run.schemas import TopicSchema, columns_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -402,6 +404,42 @@ def test_a_zero_of_json_keeps_its_sign_whatever_is_beside_it(*, in_bulk: bool) -
     floats, integers = _decoded(values, [b'{"f": -0, "i": -0}', b'{"f": 0, "i": 0}'])
     assert [str(each) for each in floats.to_pylist()] == ["-0.0", "0.0"]
     assert integers.to_pylist() == [0, 0]
+
+
+_NOTHING = {"type": "record", "name": "Nothing", "fields": []}
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        _NOTHING,
+        {"type": "fixed", "name": "None", "size": 0},
+        {"type": "record", "name": "Nulls", "fields": [{"name": "a", "type": "null"}]},
+    ],
+)
+def test_an_array_of_items_without_bytes_is_no_column(items: Any) -> None:
+    """Ten bytes could say that there are a trillion of them."""
+    array = {"type": "array", "items": items}
+    definition = json.dumps(_record("R", id="int", many={"type": "map", "values": ["null", array]}))
+    with pytest.raises(SchemaError, match="field many of t is an array of items without bytes, of which a short"):
+        columns_of(TopicSchema("AVRO", definition), "t")
+    # So is one that a message was written with.
+    own = json.dumps(_record("R", id="int"))
+    values = AvroValues(own, pa.schema([("id", pa.int32())]), lambda _: definition)
+    with pytest.raises(UnfitValue, match="field many of version 31 is an array of items without bytes"):
+        _decoded(values, [b"\2\0"], [b"1"])
+
+
+def test_arrays_of_items_with_bytes_are_columns() -> None:
+    twice = {
+        "type": "record",
+        "name": "Twice",
+        "fields": [{"name": "a", "type": _NOTHING}, {"name": "b", "type": "int"}],
+    }
+    arrays = [{"type": "array", "items": each} for each in (twice, "Twice", ["null", "int"], {"type": "string"})]
+    assert boundless_array(_record("R", **{f"f{at}": each for at, each in enumerate(arrays)})) is None
+    assert boundless_array(_record("R", a=_NOTHING, b={"type": "array", "items": "ns.Nothing"})) == "b"
 
 
 def test_bytes_stay_and_other_schemas_are_refused() -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .avro_buffers import COMPILED, AvroBuffers
+from .avro_lengths import boundless_array
 from .avro_unions import UnionsAsRecords
 from .json_lines import JsonLines
 from .kept_values import UnfitValue, Values
@@ -141,6 +142,8 @@ class AvroValues:
         definition = json.loads(self._writer(version))
         # Avro resolves records of one name only; what the class is called where it is written does not matter here.
         definition["name"] = self._definition["name"]
+        if (field := boundless_array(definition)) is not None:
+            raise ValueError(f"field {field} of version {version.hex()} is an array of items without bytes")
         found: tuple[Any, Any] = self._reader, None
         if definition != self._definition:
             found = fastavro.parse_schema(self._unions.as_written(definition)), self._reader

@@ -12,6 +12,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from heliograph_spark.decode.avro_lengths import boundless_array
 from heliograph_spark.decode.avro_unions import members_of, number_of
 from heliograph_spark.decode.kept_values import BAD_RECORD
 from heliograph_spark.decode.key_values import parts_of
@@ -227,7 +228,11 @@ def columns_of(
 def _content(schema: TopicSchema, topic: str) -> t.DataType:
     """Return the type of what has this schema, a struct for a record."""
     if schema.in_avro:
-        record = _Types(topic, in_avro=schema.kind == "AVRO").of(_parsed(schema), "")
+        definition = _parsed(schema)
+        record = _Types(topic, in_avro=schema.kind == "AVRO").of(definition, "")
+        if schema.kind == "AVRO" and (field := boundless_array(definition)) is not None:
+            what = "is an array of items without bytes, of which a short message may have any number"
+            raise SchemaError(f"field {field} of {topic} {what}; {_RAW_HINT}")
         if not isinstance(record, t.StructType):
             raise SchemaError(f"the schema of {topic} is no record; {_RAW_HINT}")
         return record
