@@ -19,5 +19,5 @@ def words() -> DataFrame:
 
 @dp.append_flow(target="copies")
 def copied() -> DataFrame:
-    """Return the rows that the table gets, in capitals."""
+    """The rows that the table gets, in capitals."""
     return SparkSession.active().readStream.table("words").selectExpr("__key", "upper(CAST(value AS STRING)) AS value")
