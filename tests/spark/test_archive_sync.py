@@ -45,7 +45,7 @@ def test_messages_are_acknowledged_when_their_files_and_the_checkpoint_are_on_th
             needed = {
                 path for path in tmp_path.rglob("*") if path.suffix in (".parquet", ".avro") or "topic=" in str(path)
             }
-            # Of the metadata of a table only those of the last commit are needed.
+            # A table needs the metadata of its last commit only.
             needed |= {max(tmp_path.glob("archive/*/metadata/*.json"), default=tmp_path / "state")}
             acknowledged.append({str(path) for path in needed if path.stat().st_ino not in synced})
         whole(hold, done)

@@ -40,7 +40,7 @@ class _Items:
 
     def _named(self, avro: dict[str, Any], *, empty: bool) -> bool:
         name = avro["name"].rpartition(".")[2]
-        # Of two types with one name in different namespaces it may be either.
+        # Two types may have one name in different namespaces; it may be either.
         self._empty[name] = self._empty.get(name, False) or empty
         return empty
 
