@@ -79,6 +79,8 @@ class ReplayCheckpoint:
         aside = f"_{_FILE}.{uuid.uuid4().hex}"
         if not self._directory.write_new(_FILE, begun.to_json(), aside):
             raise JobError(f"{self._where}: another run has begun this replay at the same time")
+        # Without it, a run after a loss of power would send everything under another name.
+        self._directory.sync(_FILE, "")
 
     def give_up(self, why: str) -> None:
         """Keep other runs from going on: the broker would answer that it has stored a message that it has lost."""

@@ -227,6 +227,7 @@ def keep_columns(spark: SparkSession, path: str, topic: str, columns: StructType
         name = f"_columns-{number:06}.json"
         if not directory.write_new(name, merged.json(), aside=f"_{name}.{uuid.uuid4().hex}.unfinished"):
             raise JobError(f"{directory.path}/{name}: another archive has written this file meanwhile")
+        directory.sync(name)
         for left in directory.names():
             # Files that existed before, and those that killed archives have left.
             if (_COLUMNS.fullmatch(left) and left < name) or left.startswith("__columns-"):

@@ -131,7 +131,6 @@ class Directory:
                 if self.exists(name):
                     return False
                 self.write_text(aside, text)
-                self.sync(aside)
                 if not self._link(aside, name):
                     self._system.rename(self._at(aside), self._at(name))
         except Py4JJavaError as error:
