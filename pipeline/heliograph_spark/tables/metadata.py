@@ -18,6 +18,16 @@ def sync_metadata(spark: SparkSession, table: Table) -> None:
     snapshot = table.current_snapshot()
     assert snapshot is not None
     added = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
-    for file in (*(each.manifest_path for each in added), snapshot.manifest_list, table.metadata_location):
-        directory, _, name = of_hadoop(file).rpartition("/")
-        Directory(spark, directory).sync(name)
+    for file in (*(each.manifest_path for each in added), snapshot.manifest_list):
+        _place(spark, file).sync(_name(file))
+    # A REST catalog writes this one, and need not keep it as a file that is seen from here.
+    if (place := _place(spark, table.metadata_location)).exists(_name(table.metadata_location)):
+        place.sync(_name(table.metadata_location))
+
+
+def _place(spark: SparkSession, file: str) -> Directory:
+    return Directory(spark, of_hadoop(file).rpartition("/")[0])
+
+
+def _name(file: str) -> str:
+    return file.rpartition("/")[2]
