@@ -1,4 +1,7 @@
-"""The data source and its jobs on each version of Spark that docs/pipeline.md names; an older one is refused."""
+"""The data source and its jobs on each version of Spark that docs/pipeline.md names; an older one is refused.
+
+Where a version has Iceberg's own runtime, that reads the tables.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pulsar
 import pyspark
 import pytest
+from heliograph_spark.jobs.archive import ArchiveOptions, Tables, archive
+from heliograph_spark.jobs.maintain import MaintainOptions, maintain
+from heliograph_spark.run.session import Broker
+from pyspark.sql import SparkSession
 
+from tests.support import java_tools, rest_catalog
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import create_namespace, publish_record
 
 from .conftest import PIPELINE
+from .test_rest_catalog import NotedOrder, Order
 
 PROGRAM = Path(__file__).with_name("versions_program.py")
+ICEBERG_PROGRAM = Path(__file__).with_name("iceberg_program.py")
+#: The version of Spark that Iceberg's runtime is for.
+WITH_ICEBERG = "4.0.0"
 #: Where scripts/spark-versions has installed the other versions, each in a directory of its name.
 INSTALLED = os.environ.get("HELIOGRAPH_SPARK_VERSIONS")
 #: The oldest one, and the newest of each minor version.
@@ -36,7 +50,7 @@ def environment(*first: Path) -> dict[str, str]:
 def test_the_source_the_sink_and_the_jobs_run(broker: BrokerProcess, topic: str, tmp_path: Path, version: str) -> None:
     if INSTALLED is None:
         pytest.skip("scripts/spark-versions fetches other versions of Spark (1.4 GB), and runs this on each")
-    found = results_of(version, [broker.service_url, broker.http_url, topic], tmp_path)
+    found = results_of(version, PROGRAM, [broker.service_url, broker.http_url, topic], tmp_path)
     release = tuple(map(int, version.split(".")[:2]))
     every = ["four=four", "one=one", "three=three", "two=two"]
     record = {
@@ -69,10 +83,48 @@ def test_the_source_the_sink_and_the_jobs_run(broker: BrokerProcess, topic: str,
     }
 
 
-def results_of(version: str, arguments: list[str], directory: Path) -> object:
-    """Return what the program finds on a version of Spark; if it fails, the assertion shows its steps and errors."""
+@pytest.mark.timeout(WITHIN_S + 100)
+def test_icebergs_own_runtime_reads_and_rewrites_tables_by_their_names(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    if INSTALLED is None:
+        pytest.skip(f"scripts/spark-versions fetches Spark {WITH_ICEBERG} and Iceberg's runtime for it")
+    create_namespace(broker, topic, "ALWAYS_COMPATIBLE")
+    name = f"persistent://public/{topic}/orders"
+    # Without a subscription the broker would not keep what is published before the first run.
+    client.subscribe(name, "holder")
+    (runtime,) = (java_tools.FETCHED / "spark-iceberg").glob("*.jar")
+    with rest_catalog.rest_catalog(tmp_path, Path(pyspark.__file__).parent / "jars") as uri:
+        tables = Tables("lake", {"type": "rest", "uri": uri})
+
+        def run(*orders: Order | NotedOrder) -> None:
+            for order in orders:
+                publish_record(client, name, order)
+            reached = Broker(broker.service_url, broker.http_url)
+            done = archive(
+                spark, ArchiveOptions(reached, topics=(name,), tables=tables, checkpoint=str(tmp_path / "state"))
+            )
+            assert (done.rows, done.error) == (len(orders), None)
+
+        def read(*, rewrites: bool) -> object:
+            return results_of(WITH_ICEBERG, ICEBERG_PROGRAM, [uri, str(runtime), str(rewrites)], tmp_path)
+
+        run(*(Order(number=number) for number in range(3)))
+        # A column is added, and the files have different ones.
+        run(NotedOrder(number=3, note="later"))
+        rows = [[0, None], [1, None], [2, None], [3, "later"]]
+        assert read(rewrites=True) == {"spark": WITH_ICEBERG, "rows": rows, "after": rows, "files": 1}
+        # The archive goes on with the files of the other engine.
+        run(NotedOrder(number=4, note="after"))
+        assert maintain(spark, MaintainOptions(tables)).error is None
+        rows.append([4, "after"])
+        assert read(rewrites=False) == {"spark": WITH_ICEBERG, "rows": rows, "files": 1}
+
+
+def results_of(version: str, program: Path, arguments: list[str], directory: Path) -> object:
+    """Return what a program finds on a version of Spark; if it fails, the assertion shows its steps and errors."""
     overlay = [] if version == pyspark.__version__ else [Path(str(INSTALLED), version)]
-    command = [sys.executable, str(PROGRAM), *arguments]
+    command = [sys.executable, str(program), *arguments]
     log = directory / "errors"
     with log.open("w") as errors:
         try:
