@@ -18,7 +18,7 @@ from tests.support.clients import publish, read_all
 
 from .conftest import PIPELINE
 
-EXAMPLE = PIPELINE.parent / "examples" / "declarative_pipeline"
+EXAMPLE = PIPELINE / "examples" / "declarative_pipeline"
 GUIDE = PIPELINE.parent / "docs" / "pipeline.md"
 RUN = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
 
@@ -48,7 +48,7 @@ def test_the_example_reads_a_topic_into_a_table_and_sends_its_rows_to_another_to
     variables |= {"PYTHONPATH": paths, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
-        [str(RUN), *shlex.split(command.replace("examples/declarative_pipeline", "project"))],
+        [str(RUN), *shlex.split(command.replace("pipeline/examples/declarative_pipeline", "project"))],
         cwd=tmp_path,
         env=variables | {"PATH": programs},
         capture_output=True,
