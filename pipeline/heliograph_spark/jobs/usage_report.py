@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -106,7 +107,10 @@ def _urgency(each: PartitionUsage) -> tuple[float, float]:
 
 def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=80)
+    with warnings.catch_warnings():
+        # A name may have any characters; those that the font lacks are boxes here, and themselves in the tables.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(buffer, format="png", dpi=80)
     return buffer.getvalue()
 
 
