@@ -6,9 +6,9 @@ import platform
 import signal
 from typing import TYPE_CHECKING, Annotated
 
-import pyspark
 import typer
 from heliograph_api import __version__
+from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 
 from heliograph_spark import serve_metrics
@@ -498,7 +498,7 @@ def version_command() -> None:
     Examples:
       heliograph-spark version
     """
-    print(f"heliograph-spark {__version__}, Spark {pyspark.__version__}, Python {platform.python_version()}")
+    print(f"heliograph-spark {__version__}, Spark {spark_version}, Python {platform.python_version()}")
 
 
 def main() -> None:

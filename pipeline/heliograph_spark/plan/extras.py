@@ -13,7 +13,9 @@ _EXTRAS = {
 
 
 def missing_package(error: ModuleNotFoundError) -> str | None:
-    """Return which package of an extra is missing and how to install it; None if the module is of none."""
+    """Return which package is missing and how to install it, of an extra or Spark; None for any other module."""
     package = (error.name or "").partition(".")[0]
+    if package == "pyspark":
+        return "Spark is missing: pip install 'pyspark>=4.0,<4.4', or start the command by spark-submit"
     extra = _EXTRAS.get(package)
     return None if extra is None else f"{package} is missing: pip install 'heliograph-spark[{extra}]'"

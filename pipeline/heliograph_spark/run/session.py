@@ -176,6 +176,7 @@ def run_job(job: str, session: SessionOptions, result_file: Path | None, prepare
     code = 1
     try:
         work = prepare()
+        check_settings(session.master or os.environ.get("SPARK_MASTER"), session.conf)
         progress(f"heliograph-spark {job}: starting Spark")
         spark = build_session(job, session)
         # Spark's own asks Java to cancel the jobs in the middle of another question, which fails with a stack.
