@@ -13,7 +13,6 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 cdef enum:
-    LARGEST_OFFSET = 0x7FFFFFFF
     # Keys of one map that are compared with each other in turn.
     MAX_KEYS = 16
     # The days of Python's dates, from 1970.
@@ -195,7 +194,7 @@ cdef class Node:
                 symbol = self.symbols[size]
                 self.texts.put(<const uint8_t *>PyBytes_AS_STRING(symbol), PyBytes_GET_SIZE(symbol))
             return at
-        if size > end - at or (self.kind == STRING and not is_utf8(at, size)):
+        if size > end - at or (self.kind == STRING and not is_text(at, size)):
             return NULL
         if keep:
             self.texts.put(at, size)
@@ -227,7 +226,7 @@ cdef class Node:
                 items -= 1
                 if self.kind == MAP:
                     at = read_long(at, end, &size)
-                    if at == NULL or size < 0 or size > end - at or found == MAX_KEYS or not is_utf8(at, size):
+                    if at == NULL or size < 0 or size > end - at or found == MAX_KEYS or not is_text(at, size):
                         return NULL
                     for each in range(found):
                         # The later one would take the place of the other.
@@ -257,7 +256,7 @@ cdef class Node:
             return (*head, self.numbers, self.texts.offsets, self.texts.data, (<Node>self.children[0]).taken())
         if self.texts is not None:
             return (*head, self.texts.offsets, self.texts.data)
-        return (*head, bits_of(self.numbers) if self.kind == BOOLEAN else self.numbers)
+        return (*head, bits_of(self.numbers, True) if self.kind == BOOLEAN else self.numbers)
 
 
 cdef inline const uint8_t *read_long(const uint8_t *at, const uint8_t *end, int64_t *number) noexcept nogil:
@@ -273,32 +272,6 @@ cdef inline const uint8_t *read_long(const uint8_t *at, const uint8_t *end, int6
         at += 1
         shift += 7
     return NULL
-
-
-cdef bint is_utf8(const uint8_t *at, Py_ssize_t size) except *:
-    cdef Py_ssize_t each
-    for each in range(size):
-        if at[each] > 0x7F:
-            break
-    else:
-        return True
-    try:
-        PyUnicode_DecodeUTF8(<const char *>at, size, NULL)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-cdef Memory bits_of(Memory flags):
-    cdef Memory bits = Memory()
-    cdef Py_ssize_t row
-    bits.grow(flags.used // 8 + 1)
-    bits.used = flags.used // 8 + 1
-    memset(bits.start, 0, bits.used)
-    for row in range(flags.used):
-        if flags.start[row]:
-            bits.start[row >> 3] |= <uint8_t>(1 << (row & 7))
-    return bits
 
 
 def decode(tuple plan, list kept, Py_ssize_t first, Py_ssize_t count, object validity, object offsets, object data):

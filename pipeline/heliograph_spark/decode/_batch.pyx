@@ -21,7 +21,6 @@ from heliograph_api.protocol.wire_pb2 import MessageMetadata
 cdef enum:
     # Properties of one message that are compared with each other in turn.
     MAX_PROPERTIES = 16
-    LARGEST_OFFSET = 0x7FFFFFFF
     COPIED_BELOW_BYTES = 16384
 
 #: The last millisecond whose microseconds have 63 bits.

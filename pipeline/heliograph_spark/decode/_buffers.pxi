@@ -1,6 +1,8 @@
-"""Growing buffers of columns. Included in the modules ``_batch`` and ``_avro``."""
+"""Growing buffers of columns. Included in the modules ``_batch``, ``_avro`` and ``_entries``."""
 
 cdef enum:
+    # The most bytes of a column of strings: Arrow's offsets have 32 bits with a sign.
+    LARGEST_OFFSET = 0x7FFFFFFF
     # Bytes that a buffer begins with, where nothing was filled before, and at most.
     LEAST_ROOM = 256
     MOST_ROOM = 2097152
@@ -70,6 +72,34 @@ cdef inline Py_ssize_t room_like(Memory before) noexcept:
     return min(max(before.used + before.used // 8, LEAST_ROOM), MOST_ROOM)
 
 
+cdef Memory bits_of(Memory flags, bint wanted):
+    """Return a bit for each byte of ``flags``: 1 for those that are not 0 if ``wanted``, else for those that are."""
+    cdef Memory bits = Memory()
+    cdef Py_ssize_t row
+    bits.grow(flags.used // 8 + 1)
+    bits.used = flags.used // 8 + 1
+    memset(bits.start, 0, bits.used)
+    for row in range(flags.used):
+        if (flags.start[row] != 0) == wanted:
+            bits.start[row >> 3] |= <uint8_t>(1 << (row & 7))
+    return bits
+
+
+cdef bint is_text(const uint8_t *data, Py_ssize_t size) noexcept:
+    """Return whether bytes are UTF-8."""
+    cdef Py_ssize_t at
+    for at in range(size):
+        if data[at] >= 0x80:
+            break
+    else:
+        return True
+    try:
+        PyUnicode_DecodeUTF8(<const char *>data, size, NULL)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 cdef class Nulls:
     """Which rows of a column are null: one byte a row, for as long as rows are added."""
 
@@ -92,18 +122,7 @@ cdef class Nulls:
 
     cdef Memory validity(self):
         """Return the bitmap of the rows that are not null, None if all are not."""
-        cdef Memory bits
-        cdef Py_ssize_t row
-        if self.count == 0:
-            return None
-        bits = Memory()
-        bits.grow(self.flags.used // 8 + 1)
-        bits.used = self.flags.used // 8 + 1
-        memset(bits.start, 0, bits.used)
-        for row in range(self.flags.used):
-            if not self.flags.start[row]:
-                bits.start[row >> 3] |= <uint8_t>(1 << (row & 7))
-        return bits
+        return None if self.count == 0 else bits_of(self.flags, False)
 
 
 cdef class Texts:

@@ -215,18 +215,8 @@ cdef inline bint same(Span one, Span other) noexcept nogil:
     return one.size == other.size and memcmp(one.data, other.data, one.size) == 0
 
 
-cdef bint is_utf8(Span span) noexcept:
-    cdef Py_ssize_t at
-    for at in range(span.size):
-        if span.data[at] >= 0x80:
-            break
-    else:
-        return True
-    try:
-        PyUnicode_DecodeUTF8(<const char *>span.data, span.size, NULL)
-    except UnicodeDecodeError:
-        return False
-    return True
+cdef inline bint is_utf8(Span span) noexcept:
+    return is_text(span.data, span.size)
 
 
 cdef bint are_utf8(Single *single) noexcept:

@@ -24,7 +24,6 @@ cdef extern from "Python.h":
 
 cdef enum:
     MAX_PROPERTIES = 16
-    LARGEST_OFFSET = 0x7FFFFFFF
     COPIED_BELOW_BYTES = 16384
     # The most bytes of what a message has beside its strings: tags, lengths and numbers, in an entry of its own.
     MOST_NUMBERS = 160
