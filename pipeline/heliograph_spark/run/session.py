@@ -73,6 +73,15 @@ class SessionOptions:
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def place(self) -> str | None:
+        """The master that is asked for, here or by the environment; None if Spark's own settings say it."""
+        return self.master or os.environ.get("SPARK_MASTER")
+
+    def check(self) -> None:
+        """Raise :class:`JobError` if the session would be one of Spark Connect."""
+        check_settings(self.place, self.conf)
+
 
 def build_session(job: str, options: SessionOptions) -> SparkSession:
     """Return a session in UTC that knows ``format("pulsar")``; its workers run the Python that this runs.
@@ -80,8 +89,8 @@ def build_session(job: str, options: SessionOptions) -> SparkSession:
     Raises :class:`JobError` if Spark does not start, or would be one of Spark Connect.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    master = options.master or os.environ.get("SPARK_MASTER")
-    check_settings(master, options.conf)
+    options.check()
+    master = options.place
     if master is not None and master.startswith("local"):
         # No other machine is part of this Spark, so its UI is for this one.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -176,7 +185,7 @@ def run_job(job: str, session: SessionOptions, result_file: Path | None, prepare
     code = 1
     try:
         work = prepare()
-        check_settings(session.master or os.environ.get("SPARK_MASTER"), session.conf)
+        session.check()
         progress(f"heliograph-spark {job}: starting Spark")
         spark = build_session(job, session)
         # Spark's own asks Java to cancel the jobs in the middle of another question, which fails with a stack.

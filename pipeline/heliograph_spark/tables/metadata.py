@@ -19,15 +19,14 @@ def sync_metadata(spark: SparkSession, table: Table) -> None:
     assert snapshot is not None
     added = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
     for file in (*(each.manifest_path for each in added), snapshot.manifest_list):
-        _place(spark, file).sync(_name(file))
+        directory, name = _place(spark, file)
+        directory.sync(name)
     # A REST catalog writes this one, and need not keep it as a file that is seen from here.
-    if (place := _place(spark, table.metadata_location)).exists(_name(table.metadata_location)):
-        place.sync(_name(table.metadata_location))
+    directory, name = _place(spark, table.metadata_location)
+    if directory.exists(name):
+        directory.sync(name)
 
 
-def _place(spark: SparkSession, file: str) -> Directory:
-    return Directory(spark, of_hadoop(file).rpartition("/")[0])
-
-
-def _name(file: str) -> str:
-    return file.rpartition("/")[2]
+def _place(spark: SparkSession, file: str) -> tuple[Directory, str]:
+    directory, _, name = of_hadoop(file).rpartition("/")
+    return Directory(spark, directory), name
