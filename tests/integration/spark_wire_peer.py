@@ -20,6 +20,12 @@ Type = wire.BaseCommand
 Made = Callable[..., tuple[Producer, list[int]]]
 
 
+def looked_up(frame: Frame, url: str) -> bytes:
+    """Return the answer to a LOOKUP: the topic is at this address."""
+    connect = wire.CommandLookupTopicResponse.Connect
+    return encode(Type.LOOKUP_RESPONSE, request_id=frame.body.request_id, response=connect, brokerServiceUrl=url)
+
+
 class Peer:
     """Lets everybody in, keeps the numbers that were sent with SEND, and answers each by ``answer``.
 
@@ -39,12 +45,7 @@ class Peer:
         if kind == Type.CONNECT:
             return CONNECTED
         if kind == Type.LOOKUP:
-            return encode(
-                Type.LOOKUP_RESPONSE,
-                request_id=body.request_id,
-                response=wire.CommandLookupTopicResponse.Connect,
-                brokerServiceUrl=self.url,
-            )
+            return looked_up(frame, self.url)
         if kind == Type.PRODUCER:
             self.opened.append(body)
             name = body.producer_name or "given"

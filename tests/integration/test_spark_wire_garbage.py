@@ -18,6 +18,8 @@ from tests.support.fake_broker import CONNECTED, FakeBroker
 from tests.support.polling import eventually
 from tests.support.wire_client import Frame, encode
 
+from .spark_wire_peer import looked_up
+
 Type = wire.BaseCommand
 TOPIC = "persistent://public/default/t"
 NO_REQUEST = (1 << 64) - 1
@@ -31,11 +33,6 @@ def partitions_of(frame: Frame, partitions: int) -> bytes:
         partitions=partitions,
         response=success,
     )
-
-
-def looked_up(frame: Frame, url: str) -> bytes:
-    connect = wire.CommandLookupTopicResponse.Connect
-    return encode(Type.LOOKUP_RESPONSE, request_id=frame.body.request_id, response=connect, brokerServiceUrl=url)
 
 
 class Serving:
