@@ -18,7 +18,9 @@ from tests.support.clients import RunningBroker, fresh_name, rest
 from tests.support.java_tools import BRIEF
 from tests.support.s3_server import Bucket, s3_bucket
 
-__all__ = ["broker", "bucket", "client", "spark", "topic"]
+from .lakes import catalog
+
+__all__ = ["broker", "bucket", "catalog", "client", "spark", "topic"]
 
 #: As it is installed beside the Python that runs the tests.
 COMMAND = (str(Path(sys.executable).with_name("heliograph-spark")),)

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import publish
 
-from .test_tables import lake
+from .lakes import lake
 
 
 @pytest.mark.parametrize("in_tables", [False, True])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from heliograph_spark.jobs.archive import ArchiveOptions, Tables, archive
+from heliograph_spark.jobs.archive import ArchiveOptions, archive
 from heliograph_spark.jobs.maintain import MaintainOptions, maintain
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.run.session import Broker
@@ -20,9 +20,7 @@ from pyspark.sql import SparkSession
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import publish
 
-
-def lake(path: Path) -> Tables:
-    return Tables("lake", {"type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": path.as_uri()})
+from .lakes import lake
 
 
 def loaded(path: Path) -> Table:

@@ -32,7 +32,8 @@ from tests.support.clients import (
     rest,
 )
 
-from .test_maintain import lake, loaded
+from .lakes import lake
+from .test_maintain import loaded
 from .test_replay import documented, messages, program, refused
 from .test_replay_order import deduplicated
 from .test_replay_resume import KEYS, MESSAGES, PARTITIONS, kill_at, publish_moving_keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pulsar
@@ -15,7 +15,7 @@ from heliograph_spark.jobs.maintain import MaintainOptions, maintain
 from heliograph_spark.jobs.usage import UsageOptions, usage
 from heliograph_spark.plan.errors import JobError, SchemaError
 from heliograph_spark.run.session import Broker
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
@@ -25,15 +25,8 @@ from pyspark.sql import SparkSession
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import publish
 
-from .test_tables import LATER_S, TOPIC, Filled, lake, rows
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    found = load_catalog("lake", **lake(tmp_path).properties)
-    found.create_namespace("archive")
-    yield found
-    found.close()
+from .lakes import lake
+from .test_tables import LATER_S, TOPIC, Filled, rows
 
 
 class Archived(Filled):

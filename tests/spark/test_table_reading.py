@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from heliograph_spark.run.spark_versions import arrow_schema
 from heliograph_spark.tables import reading
 from heliograph_spark.tables.columns import storable
 from heliograph_spark.tables.reading import DataFile, in_tasks, planned_files, read_scan
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
@@ -25,7 +24,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.functions import expr
 
-from tests.spark.test_tables import TOPIC, USUAL, Filled, delete_as_other_engines, lake, rows
+from tests.spark.lakes import lake
+from tests.spark.test_tables import TOPIC, USUAL, Filled, delete_as_other_engines, rows
 
 NESTED = t.StructType(
     [
@@ -39,14 +39,6 @@ NESTED = t.StructType(
         t.StructField("price", t.DecimalType(20, 2)),
     ]
 )
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    found = load_catalog("lake", **lake(tmp_path).properties)
-    found.create_namespace("archive")
-    yield found
-    found.close()
 
 
 def values(spark: SparkSession, table: Table, condition: BooleanExpression | None = None) -> list[Any]:

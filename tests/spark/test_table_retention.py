@@ -20,8 +20,9 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.entries import make_entry
 from tests.support.wire_client import WireClient
 
+from .lakes import lake
 from .test_day_marks import DAY_MS
-from .test_maintain import lake, loaded
+from .test_maintain import loaded
 
 MARK = "heliograph.complete-day."
 #: A time (s) at which all days of the tests have ended long ago.

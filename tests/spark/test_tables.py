@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -14,7 +13,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_spark.jobs.archiving.last_values import LastValues
 from heliograph_spark.jobs.archiving.target import Batch, Written
 from heliograph_spark.jobs.archiving.topic_table import TIME, TopicTable
-from heliograph_spark.jobs.maintain import MaintainOptions, Tables, maintain
+from heliograph_spark.jobs.maintain import MaintainOptions, maintain
 from heliograph_spark.plan.errors import JobError, SchemaError
 from heliograph_spark.plan.positions import Position
 from heliograph_spark.run import day_files
@@ -26,7 +25,7 @@ from heliograph_spark.run.spark_versions import arrow_schema
 from heliograph_spark.tables.adding import add_files
 from heliograph_spark.tables.catalog import open_catalog
 from heliograph_spark.tables.merging import merge_day, mergeable_days
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import (
@@ -46,24 +45,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.functions import expr
 
+from .lakes import lake
+
 NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)
 #: Longer than snapshots and files that are not used stay.
 LATER_S = 40 * 86_400
 TOPIC = "persistent://public/default/orders"
 USUAL = METADATA.fields[:6]
 TEXT = t.StructType([t.StructField("value", t.StringType()), *USUAL])
-
-
-def lake(path: Path) -> Tables:
-    return Tables("lake", {"type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": path.as_uri()})
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    found = load_catalog("lake", **lake(tmp_path).properties)
-    found.create_namespace("archive")
-    yield found
-    found.close()
 
 
 def message_id(ledger: int, entry: int) -> bytes:
