@@ -38,9 +38,21 @@ spec:
 USER: Final = "client"
 _TOKEN_PATH: Final = "/etc/heliograph/token"
 
+#: A pod is Ready some time before its Service leads to it. A connection that begins in between may lead nowhere for as
+#: long as it lasts, so the client gets its own when another one has been answered.
 CONNECT = """
-import os, sys, pulsar
+import os, socket, sys, time, urllib.parse, pulsar
+def wait_for(url, within_s=60):
+    service, deadline = urllib.parse.urlsplit(url), time.monotonic() + within_s
+    while True:
+        try:
+            return socket.create_connection((service.hostname, service.port), timeout=1).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 def connect(url):
+    wait_for(url)
     file = os.environ.get("HELIOGRAPH_TOKEN_FILE")
     shown = {"authentication": pulsar.AuthenticationToken(lambda: open(file).read().strip())} if file else {}
     if url.startswith("pulsar+ssl:"):
