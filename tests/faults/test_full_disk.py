@@ -91,7 +91,10 @@ class Neighbour:
 
 
 class Publisher:
-    """Publishes entry by entry with a window and notes of each whether it was receipted or refused."""
+    """Publishes entry by entry with a window and notes of each whether it was receipted or refused.
+
+    An entry that is refused closes the producer, and those behind it on their way are dropped; it opens another one.
+    """
 
     def __init__(self, name: str, promises: Promises, size: int = 4000) -> None:
         self.name = name
@@ -100,12 +103,31 @@ class Publisher:
         self._size = size
         self._sequence_id = 0
         self._pending: dict[int, int] = {}
+        self._topic = ""
 
     async def open(self, broker: BrokerProcess, topic: str = TOPIC) -> None:
-        self._pending.clear()
         self._link = await WireLink.connect(broker.service_url)
         self._link.on_receipt = self._receipted
-        self._id = await self._link.producer(topic, producer_name=self.name, user_provided_producer_name=True)
+        self._topic = topic
+        await self._register()
+
+    async def _register(self) -> None:
+        self._pending.clear()
+        self._link.closed_producers.clear()
+        self._id = await self._link.producer(self._topic, producer_name=self.name, user_provided_producer_name=True)
+
+    async def _returns(self) -> bool:
+        """Open another producer after one was closed; return whether that is not refused, too."""
+        self._collect_refusals()
+        try:
+            await self._register()
+        except WireError as error:
+            if error.code != wire.PersistenceError:
+                raise
+            self.refusals.append(str(error))
+            self._link.closed_producers.append(self._id)
+            return False
+        return True
 
     def _receipted(self, receipt: wire.CommandSendReceipt) -> None:
         at = receipt.message_id
@@ -123,11 +145,14 @@ class Publisher:
         before = self._promises.receipts
         deadline = time.monotonic() + WITHIN_S
         for _ in range(count):
+            if self._link.closed_producers and not await self._returns():
+                continue
             self._send()
-            while len(self._pending) >= window:
+            while len(self._pending) >= window and not self._link.closed_producers:
                 await self._wait(deadline)
-        while self._pending:
+        while self._pending and not self._link.closed_producers:
             await self._wait(deadline)
+        self._collect_refusals()
         return self._promises.receipts - before
 
     def _send(self) -> None:

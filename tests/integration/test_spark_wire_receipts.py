@@ -84,6 +84,24 @@ def test_an_error_that_passes_has_the_messages_sent_again_in_order(with_peer: Ma
     assert peer.sent == [*range(10), *range(5, 10)]
 
 
+def test_a_producer_closed_with_errors_sends_again_in_order_what_was_behind_the_failed_message(with_peer: Made) -> None:
+    """As a broker does whose disk is full: it says which messages failed, closes the producer, and drops the rest."""
+
+    def full(producer: int, number: int, time: int) -> bytes:
+        if number < 5 or time > 1:
+            return receipt(producer, number)
+        closed = encode(Type.CLOSE_PRODUCER, producer_id=producer, request_id=0) if number == 6 else b""
+        return error_of(producer, number, wire.PersistenceError) + closed if number <= 6 else b""
+
+    peer = Peer(full)
+    producer, taken = with_peer(peer)
+    send_all(producer, range(10))
+    assert sum(taken) == 10
+    assert list(dict.fromkeys(peer.sent)) == list(range(10))
+    assert peer.sent[-5:] == [5, 6, 7, 8, 9]
+    producer.close()
+
+
 def test_receipts_that_come_twice_or_for_nobody_change_nothing(with_peer: Made) -> None:
     def repeats(producer: int, number: int, _: int) -> bytes:
         again = receipt(producer, max(0, number - 3))
@@ -298,6 +316,7 @@ def test_a_broker_that_does_not_answer_a_producer_is_named() -> None:
         peer.url = fake.url
         brokers = Brokers(connection_to(fake.url))
         brokers.answered_within_s = 2.0
-        with pytest.raises(PulsarSourceError, match=r"there was no answer in time.*when its backlog quota is reached"):
+        expected = r"there was no answer in time.*while its disk is full.*when its backlog quota is reached"
+        with pytest.raises(PulsarSourceError, match=expected):
             opened(brokers, "t")
         brokers.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import deque
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -144,11 +145,8 @@ class _History:
             publisher.flush(self.core)
 
     def _settle(self, *, fails: bool = False) -> None:
-        reserve = self.core.store.space._reserve
-        if fails:
-            self.core.store.space._reserve = 1 << 62
-        self.core.commit()
-        self.core.store.space._reserve = reserve
+        with self.core.full_disk() if fails else nullcontext():
+            self.core.commit()
         self._note_stored()
         for publisher in self.publishers:
             if not publisher.hear():

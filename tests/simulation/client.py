@@ -32,6 +32,8 @@ class ProducerModel:
         self.next_sequence = 0
         self.open = False
         self.opening = False
+        #: How often it was opened before; the broker gets this number.
+        self.epoch = 0
         #: Sent on this connection, or to be sent as soon as it is open, and not answered yet.
         self.waiting: deque[Message] = deque()
 
@@ -118,6 +120,8 @@ class SimulatedClient:
         request.producer_id = producer.number
         request.producer_name = producer.name
         request.user_provided_producer_name = True
+        request.epoch = producer.epoch
+        producer.epoch += 1
         request.request_id = self.next_id()
         opened = producer
 
@@ -171,7 +175,8 @@ class SimulatedClient:
             self._receipt(command.send_receipt)
         elif kind == wire.BaseCommand.SEND_ERROR:
             producer = self._producer(command.send_error.producer_id)
-            if producer is not None:
+            # As official clients do it sends again what could not be stored, once its producer is open again.
+            if producer is not None and command.send_error.error != wire.PersistenceError:
                 for message in list(producer.waiting):
                     if message.sequence_id == command.send_error.sequence_id:
                         message.refused = True
@@ -213,8 +218,11 @@ class SimulatedClient:
         producer = self._producer(receipt.producer_id)
         if producer is None:
             return
+        first = producer.waiting[0] if producer.waiting else None
         for message in list(producer.waiting):
             if message.sequence_id == receipt.sequence_id:
+                if message is not first:
+                    raise Violation("overtaken", f"{message!r} has its receipt, and {first!r} of its producer has none")
                 producer.waiting.remove(message)
                 message.receipted = True
                 if receipt.message_id.ledgerId != NOWHERE:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from heliograph_api.broker_config import BrokerConfig
@@ -205,6 +207,16 @@ class Core:
 
     def commit(self) -> None:
         self.store.writer.commit()
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """While it is entered, the store refuses entries and still takes metadata, as on a disk at its reserve."""
+        space = self.store.space
+        reserve, space._reserve = space._reserve, 1 << 62
+        try:
+            yield
+        finally:
+            space._reserve = reserve
 
     def advance(self, ms: int) -> None:
         """Let time pass and the broker's ticks see it."""

@@ -55,10 +55,10 @@ def run_cases(broker: RunningBroker, closed: ClosedBroker, directory: Path) -> d
     return {name: _outcome(outcome) for name, outcome in (line.split("\t") for line in done.stdout.splitlines())}
 
 
-def rotating(directory: Path) -> list[str]:
-    """Compile the program that is connected while credentials are replaced; return the beginning of its command."""
+def program(directory: Path, name: str) -> list[str]:
+    """Compile the program of this name, a class beside the cases; return the beginning of its command."""
     _compile(directory)
-    return [*java_tools.QUICK, f"{directory}:{JARS}", "cases.Rotating"]
+    return [*java_tools.QUICK, f"{directory}:{JARS}", f"cases.{name}"]
 
 
 def _compile(directory: Path) -> None:

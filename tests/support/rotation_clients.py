@@ -1,6 +1,8 @@
-"""Official clients that send and receive numbers while a test replaces everything that secures their broker.
+"""Official clients that send numbers while a test does something to their broker.
 
-Each client is a process of its own. It prints a line for each token that it asks for, each receipt and each message.
+Each client is a process of its own. Those of :data:`PROGRAMS` send and receive while everything that secures the
+broker is replaced, and print a line for each token that they ask for, each receipt and each message. Those of
+:data:`IN_FLIGHT` send with many messages in flight, and print a line for each receipt.
 """
 
 from __future__ import annotations
@@ -13,33 +15,34 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from .java_client import missing, rotating
+from . import java_client
 from .polling import eventually
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
-def _python(_: Path) -> list[str]:
-    return [sys.executable, "-m", "tests.support.rotation_program"]
+def _python(module: str, _: Path) -> list[str]:
+    return [sys.executable, "-m", f"tests.support.{module}"]
 
 
-def _java(directory: Path) -> list[str]:
-    if reason := missing():
+def _java(name: str, directory: Path) -> list[str]:
+    if reason := java_client.missing():
         pytest.skip(f"the Java client is not tested: {reason}")
-    return rotating(directory)
+    return java_client.program(directory, name)
 
 
-def _go(directory: Path) -> list[str]:
+def _go(package: str, directory: Path) -> list[str]:
     if shutil.which("go") is None:
         pytest.skip("the go command is not installed: the Go client is not tested")
-    program = directory / "rotation"
+    program = directory / package
     subprocess.run(
-        ["go", "build", "-o", str(program), "./rotation"],
+        ["go", "build", "-o", str(program), f"./{package}"],
         cwd=_ROOT / "tests" / "integration" / "go",
         env=os.environ | {"CGO_ENABLED": "0"},
         check=True,
@@ -50,7 +53,17 @@ def _go(directory: Path) -> list[str]:
 
 #: By language: compile the program into a directory, and return the beginning of its command. Skips the test if a tool
 #: is missing.
-PROGRAMS: Final[Mapping[str, Callable[[Path], list[str]]]] = {"python": _python, "java": _java, "go": _go}
+PROGRAMS: Final[Mapping[str, Callable[[Path], list[str]]]] = {
+    "python": partial(_python, "rotation_program"),
+    "java": partial(_java, "Rotating"),
+    "go": partial(_go, "rotation"),
+}
+#: The same of the programs that have many messages in flight; their arguments are the address and the topic.
+IN_FLIGHT: Final[Mapping[str, Callable[[Path], list[str]]]] = {
+    "python": partial(_python, "in_flight_program"),
+    "java": partial(_java, "InFlight"),
+    "go": partial(_go, "inflight"),
+}
 
 
 def runnable(directory: Path) -> dict[str, list[str]]:
@@ -72,9 +85,9 @@ def finished_client(finished: Mapping[str, RotationClient], language: str, direc
 class RotationClient:
     """The process of a client, and the lines that it has printed: what it did, and the number of the message.
 
-    ``arguments`` are the address, the file of the authorities that it trusts, its topic, and the file of its token,
-    those of its certificate and key, or an issuer's URL with the files of its authority and of the client's credentials
-    there.
+    ``arguments`` of :data:`PROGRAMS` are the address, the file of the authorities that it trusts, its topic, and the
+    file of its token, those of its certificate and key, or an issuer's URL with the files of its authority and of the
+    client's credentials there.
     """
 
     def __init__(self, command: list[str], *arguments: str | Path, **environment: str) -> None:
@@ -108,7 +121,7 @@ class RotationClient:
         eventually(lambda: len(self.numbers[kind]) >= before + times, what=f"{kind} {times} times")
 
     def finish(self) -> None:
-        """Let it send no more, and receive the rest."""
+        """Let it send no more, and wait for all answers; if it also receives, it receives the rest."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

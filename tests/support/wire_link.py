@@ -57,6 +57,8 @@ class WireLink(asyncio.Protocol):
         self.on_message: OnMessage | None = None
         self.on_ack: Callable[[AckAnswer], None] | None = None
         self.send_errors: list[wire.CommandSendError] = []
+        #: Producers that the broker has closed.
+        self.closed_producers: list[int] = []
         #: Set when the broker is known to be gone: what still arrives counts, but nothing is sent any more.
         self.muted = False
         #: The error that a callback raised; see :meth:`check`.
@@ -137,8 +139,8 @@ class WireLink(asyncio.Protocol):
             if self.on_ack is not None:
                 answer = command.ackResponse
                 self.on_ack(AckAnswer(answer.request_id, answer.message if answer.HasField("error") else ""))
-        elif kind == Type.SEND_ERROR:
-            self.send_errors.append(command.send_error)
+        elif kind in (Type.SEND_ERROR, Type.CLOSE_PRODUCER):
+            self._note_refused(command)
         elif kind == Type.PING:
             self.send(Type.PONG)
         elif kind == Type.PONG:
@@ -154,6 +156,12 @@ class WireLink(asyncio.Protocol):
                     future.set_exception(WireError(body.error, body.message))
                 else:
                     future.set_result(body)
+
+    def _note_refused(self, command: wire.BaseCommand) -> None:
+        if command.type == Type.SEND_ERROR:
+            self.send_errors.append(command.send_error)
+        else:
+            self.closed_producers.append(command.close_producer.producer_id)
 
     # Commands
 

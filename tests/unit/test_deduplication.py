@@ -135,9 +135,8 @@ def test_a_repetition_of_what_could_not_be_stored_fails_too_and_can_be_sent_agai
     send(core, producer, 0)
     core.commit()
     send(core, producer, 1, 1, 0)
-    reserve, core.store.space._reserve = core.store.space._reserve, 1 << 62
-    core.commit()
-    core.store.space._reserve = reserve
+    with core.full_disk():
+        core.commit()
     assert [(sequence_id, type(error)) for sequence_id, error in client.errors] == [
         (1, PersistenceError),
         (1, PersistenceError),
@@ -151,9 +150,8 @@ def test_a_repetition_of_what_could_not_be_stored_fails_too_and_can_be_sent_agai
 
 def fail_to_store(core: Core) -> None:
     """Let the store refuse what is under way, and take what comes next."""
-    reserve, core.store.space._reserve = core.store.space._reserve, 1 << 62
-    core.commit()
-    core.store.space._reserve = reserve
+    with core.full_disk():
+        core.commit()
 
 
 def test_a_producer_is_closed_before_it_stores_what_is_behind_an_entry_that_could_not_be_stored(core: Core) -> None:
@@ -491,9 +489,8 @@ def test_switched_on_while_entries_fail_later_ones_count(core: Core) -> None:
     producer = core.producer(topic)
     send(core, producer, 0, 1, 2)
     core.broker.namespaces.set_policies("public/default", ON)
-    reserve, core.store.space._reserve = core.store.space._reserve, 1 << 62
-    core.commit()
-    core.store.space._reserve = reserve
+    with core.full_disk():
+        core.commit()
     send(core, producer, 0)
     core.commit()
     crash(core)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from heliograph_api.policies.policies import BacklogQuota, Policies
 from heliograph_api.values.names import TopicName
+from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.delivery.subscription import AckId
 from heliograph_broker.messaging.topic.topic import Topic
@@ -63,6 +64,18 @@ def test_a_burst_is_counted_before_it_is_on_the_disk(core: Core) -> None:
     producer = core.producer(topic)
     core.publish_all(producer, *"0123", "over", size=250)
     assert (topic.log.end_offset, goes_on(producer)) == (4, False)
+
+
+@pytest.mark.parametrize("action", [HOLD, REFUSE])
+def test_exclusive_access_passes_on_from_a_producer_that_exceeds_the_quota(core: Core, action: str) -> None:
+    size_quota(core, 1000, action)
+    topic, client = core.topic(), Client()
+    topic.create_subscription("s")
+    producer = core.producer(topic, client, access_mode=AccessMode.EXCLUSIVE)
+    core.producer(topic, client, "next", access_mode=AccessMode.WAIT_FOR_EXCLUSIVE)
+    core.publish_all(producer, "large", size=1001)
+    assert list(topic.producers) == ["next"]
+    assert len(client.ready_producers) == 1
 
 
 @pytest.mark.parametrize("action", [HOLD, REFUSE])

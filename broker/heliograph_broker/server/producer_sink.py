@@ -40,7 +40,7 @@ class SessionProducers:
         self.open: dict[int, Producer] = {}
         #: Closed producers and when they were closed (monotonic, s): their late messages are dropped without an error.
         self.closed: dict[int, float] = {}
-        #: Producers that wait for room in the topic's backlog quota, and functions that cancel this.
+        #: Producers that wait for room in the topic's backlog quota or on the disk, and functions that cancel this.
         self.held: dict[int, Callable[[], None]] = {}
 
     def answer(self, producer: Producer, request_id: int, schema_version: bytes | None, *, ready: bool) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.base.records import SchemaRecord
     from heliograph_broker.messaging.broker.broker import Broker
     from heliograph_broker.messaging.clients.producer import ProducerSink
-    from heliograph_broker.messaging.policies.backlog_quota import QuotaState
+    from heliograph_broker.messaging.clients.waiting_room import WaitingRoom
     from heliograph_broker.messaging.topic.directory import AnyTopic
 
 
@@ -65,23 +65,26 @@ class OpenedProducer(NamedTuple):
     creation: Creation
 
 
-def open_producer(broker: Broker, sink: ProducerSink, request: ProducerRequest) -> OpenedProducer | QuotaState:
+def open_producer(broker: Broker, sink: ProducerSink, request: ProducerRequest) -> OpenedProducer | WaitingRoom:
     """Connect a producer to its topic, which is created if need be.
 
-    Returns the topic's quota instead if the producer has to wait there for room. Raises :class:`BrokerError` if it is
-    refused, which leaves nothing behind.
+    Returns where it has to wait instead if it comes back and there is no room, in the topic's backlog quota or on the
+    disk. Raises :class:`BrokerError` if it is refused. Either leaves nothing behind.
     """
     creation = Creation(broker)
     try:
-        return _open(broker, sink, request, creation)
+        opened = _open(broker, sink, request, creation)
     except Exception:
         creation.refused()
         raise
+    if not isinstance(opened, OpenedProducer):
+        creation.refused()
+    return opened
 
 
 def _open(
     broker: Broker, sink: ProducerSink, request: ProducerRequest, creation: Creation
-) -> OpenedProducer | QuotaState:
+) -> OpenedProducer | WaitingRoom:
     check_client_properties(request.client.metadata, "producer metadata")
     topic = creation.topic(request.topic)
     topic.used()
@@ -90,6 +93,8 @@ def _open(
     check_producer(topic, request.name, encrypted=request.encrypted)
     if topic.persistent and not topic.quota.check_creation(request.name, returning=request.epoch > 0):
         return topic.quota
+    if topic.persistent and request.epoch > 0 and broker.disk_waits.needed:
+        return broker.disk_waits.room_of(topic)
     version = None
     if request.schema is not None:
         version = store_schema(broker, topic.name, request.schema, creation)

@@ -171,7 +171,10 @@ class Producer:
             raise
         except NoAnswer as error:
             link.leave_producer(self.id)
-            raise NoAnswer(f"{error}; a topic holds its producers so when its backlog quota is reached") from error
+            raise NoAnswer(
+                f"{error}; a broker holds producers that come back so while its disk is full, and a topic when its"
+                " backlog quota is reached"
+            ) from error
         except BaseException:
             link.leave_producer(self.id)
             raise

@@ -28,6 +28,7 @@ from heliograph_broker.messaging.base.records import (
 )
 from heliograph_broker.messaging.base.tail_cache import TailCache
 from heliograph_broker.messaging.clients.client_topic import ClientTopic
+from heliograph_broker.messaging.clients.disk_waits import DiskWaits
 from heliograph_broker.messaging.compaction.compaction_run import CompactionQueue
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log import invariants
@@ -71,7 +72,7 @@ class Broker(BrokerParts):
         self.schemas = SchemaRegistry(self.records.put, self.records.delete)
         self.watches = TopicWatches()
         self.compactions = CompactionQueue()
-        self.housekeeping = Housekeeping(self.containment)
+        self.housekeeping = Housekeeping(self.containment, DiskWaits(store.space, steady))
         self.delayed_topics = DelayedTopics(self.containment)
         self.directory = Directory()
         self.policies = PolicyLevels(self.directory, self.records, config)
@@ -165,6 +166,10 @@ class Broker(BrokerParts):
             self.topics.delete(topic.name, force=True)
 
     # -- host of topics --------------------------------------------------------------------------------------
+
+    @property
+    def disk_waits(self) -> DiskWaits:
+        return self.housekeeping.disk_waits
 
     def check_soon(self, topic: Topic) -> None:
         self.housekeeping.changed(topic)

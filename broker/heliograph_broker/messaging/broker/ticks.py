@@ -55,6 +55,7 @@ class Ticks:
         began = clock.monotonic()
         more = broker.applied.run()
         more = bool(attempt("housekeeping", "run", partial(broker.housekeeping.run, now))) or more
+        more = bool(attempt("producers", "resume", broker.disk_waits.run)) or more
         more = bool(attempt("partitions", "create", self._growth.run)) or more
         self.ended_at = clock.monotonic()
         broker.metrics.policy_checks.observe(self.ended_at - began)

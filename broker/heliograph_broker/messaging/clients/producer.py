@@ -248,6 +248,16 @@ class ProducerRegistry:
             return successor
         return None
 
+    def disconnect(self, producer: Producer) -> None:
+        """Ask the client of ``producer`` to reconnect it: it sends again, in order, all that has no receipt.
+
+        What it sent before it knows of this is dropped. Exclusive access passes to the producer that waits for it.
+        """
+        successor = self.remove(producer)
+        producer.sink.send_close_producer(producer)
+        if successor is not None:
+            successor.sink.send_producer_ready(successor)
+
     def may_publish(self, producer: Producer) -> bool:
         return self.connected.get(producer.name) is producer
 

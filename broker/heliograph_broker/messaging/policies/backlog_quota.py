@@ -18,6 +18,7 @@ from heliograph_api.values.durations import format_duration
 
 from heliograph_broker.messaging.base.entry_counts import EntryCounts
 from heliograph_broker.messaging.base.errors import BacklogQuotaExceeded, BacklogQuotaHeld
+from heliograph_broker.messaging.clients.waiting_room import Resume, WaitingRoom
 from heliograph_broker.messaging.log.backlog import backlog_size, backlogged, oldest_backlog, slowest_acked_bytes
 from heliograph_broker.messaging.log.damaged import lost_range
 from heliograph_broker.messaging.log.retention import first_received_after
@@ -29,13 +30,11 @@ if TYPE_CHECKING:
 
 HOLD, EXCEPTION, EVICT = BACKLOG_QUOTA_POLICIES
 
-Resume = Callable[[], None]
-
 #: The duty that :mod:`.containment` suspends when an eviction raises.
 EVICTION = "evict"
 
 
-class QuotaState:
+class QuotaState(WaitingRoom):
     """The quotas in force and how the topic stands to them. ``active``: a publish has to be asked for."""
 
     __slots__ = (
@@ -43,7 +42,6 @@ class QuotaState:
         "_age_in_order_until",
         "_evicting",
         "_floor",
-        "_held",
         "_held_names",
         "_letters",
         "_refused_bytes",
@@ -62,6 +60,7 @@ class QuotaState:
     )
 
     def __init__(self, topic: SubscribedTopic) -> None:
+        super().__init__()
         self._topic = topic
         self.active = False
         self.size_limit = -1
@@ -80,7 +79,6 @@ class QuotaState:
         self._age_in_order_until = 0
         #: Size of the entry that was refused last: there is room again when it would fit.
         self._refused_bytes = 0
-        self._held: list[Resume] = []
         self._held_names: set[str] = set()
         #: Subscriptions whose dead letters were refused: what tells them that there is room, and for how many bytes.
         self._letters: dict[object, tuple[Resume, int]] = {}
@@ -121,11 +119,6 @@ class QuotaState:
         oldest = oldest_backlog(self._topic)
         return oldest is not None and oldest[1] > self.age_limit_ms
 
-    @property
-    def held_producers(self) -> int:
-        """Producers that wait to be answered until there is room."""
-        return len(self._held)
-
     # -- producers -------------------------------------------------------------------------------------------
 
     def admits(self, producer: Producer, size: int, now_ms: int) -> bool:
@@ -135,8 +128,7 @@ class QuotaState:
             return True
         if action == HOLD:
             self._held_names.add(producer.name)
-        producer.topic.producer_registry.remove(producer)
-        producer.sink.send_close_producer(producer)
+        producer.topic.producer_registry.disconnect(producer)
         return False
 
     def never_admits(self, size: int) -> bool:
@@ -194,15 +186,6 @@ class QuotaState:
             return False
         raise BacklogQuotaHeld(text)
 
-    def hold(self, resume: Resume) -> None:
-        """Call ``resume`` when there is room again."""
-        self._held.append(resume)
-
-    def drop_held(self, resume: Resume) -> None:
-        """Drop a held producer that gave up."""
-        if resume in self._held:
-            self._held.remove(resume)
-
     def hold_letters(self, subscription: object, resume: Resume, size: int) -> None:
         """As :meth:`hold` for the dead letters of a subscription, the smallest of which refused has ``size`` bytes."""
         held = self._letters.get(subscription)
@@ -214,7 +197,7 @@ class QuotaState:
             (self.size_action != EVICT and self.size_exceeded) or (self.age_action != EVICT and self.age_exceeded)
         ):
             self._refused_bytes = 0
-            held, self._held = self._held, []
+            held = self.take_held()
             self._held_names.clear()
             letters, self._letters = self._letters, {}
             for subscription, (resume, size) in letters.items():

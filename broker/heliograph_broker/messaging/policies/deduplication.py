@@ -170,10 +170,7 @@ class Deduplication:
         if place <= failed or not registry.may_publish(producer):
             self._failed.pop(producer.name, None)
             return False
-        successor = registry.remove(producer)
-        producer.sink.send_close_producer(producer)
-        if successor is not None:
-            successor.sink.send_producer_ready(successor)
+        registry.disconnect(producer)
         return True
 
     def damaged(self, name: str, sequence_id: int) -> None:

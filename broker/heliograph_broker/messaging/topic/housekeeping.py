@@ -12,6 +12,7 @@ from functools import partial
 from heliograph_api.due_queue import DueQueue
 
 from heliograph_broker.messaging.base.containment import Containment
+from heliograph_broker.messaging.clients.disk_waits import DiskWaits
 from heliograph_broker.messaging.delivery.subscription import Subscription
 from heliograph_broker.messaging.log.retention import next_trim_ms, trim_point
 from heliograph_broker.messaging.policies.expiry import EXPIRE
@@ -31,9 +32,11 @@ Task = Callable[[Topic, int], int | None]
 class Housekeeping:
     """Topics by the time they are due. :meth:`changed` costs a dictionary entry, :meth:`run` does the work."""
 
-    __slots__ = ("_changed", "_checked_ms", "_containment", "_queue", "_tasks")
+    __slots__ = ("_changed", "_checked_ms", "_containment", "_queue", "_tasks", "disk_waits")
 
-    def __init__(self, containment: Containment) -> None:
+    def __init__(self, containment: Containment, disk_waits: DiskWaits) -> None:
+        #: Those that wait for room on the disk, which is no topic's own.
+        self.disk_waits = disk_waits
         self._containment = containment
         self._tasks: list[Task] = [compact, expire, enforce_quota, trim]
         self._changed: dict[Topic, None] = {}

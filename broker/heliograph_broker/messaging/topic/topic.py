@@ -48,10 +48,11 @@ from .base_topic import BaseTopic
 from .topic_statistics import LogStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from heliograph_api.protocol import wire_pb2 as wire
 
+    from heliograph_broker.messaging.clients.disk_waits import DiskWaits
     from heliograph_broker.messaging.log.record_set import RecordWriter
     from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
     from heliograph_broker.messaging.policies.deduplication import Deduplication
@@ -64,6 +65,11 @@ class TopicHost(StoredTopicHost):
     """The services of the broker that a topic uses."""
 
     record_writer: RecordWriter
+
+    @property
+    def disk_waits(self) -> DiskWaits:
+        """The producers that wait until the disk has room."""
+        raise NotImplementedError
 
     def subscription_added(self, topic: Topic, subscription: Subscription) -> None:
         """A subscription was created or restored: see what its topic's policies say."""
@@ -103,7 +109,7 @@ class Topic(BaseTopic[Subscription], StoredTopic):
         super().__init__(
             name,
             record.created_ms,
-            LogStatistics(self, self.quota),
+            LogStatistics(self, self.quota, host.disk_waits),
             properties=record.properties,
             policies=record.policies,
             epoch=record.epoch,
@@ -339,8 +345,25 @@ class Topic(BaseTopic[Subscription], StoredTopic):
         for producer, sequence_id, _ in failed:
             self._send_error(producer, sequence_id, refusal)
         answers.send_refusals(entries[-1].offset + 1, self._send_error)
-        if not answers.in_flight and self.deduplication is not None:
+        if self.deduplication is None:
+            self._disconnect({producer: None for producer, _, _ in failed})
+        elif not answers.in_flight:
             self.deduplication.entries_failed()
+
+    def _disconnect(self, producers: Iterable[Producer]) -> None:
+        """Let producers of which an entry is not stored come back: later ones, sent already, must not overtake it.
+
+        Deduplication does so by itself, once a later one comes.
+        """
+        for producer in producers:
+            registry = self.producer_registry
+            # The producer of dead letters never registers. One that was replaced is not connected any more.
+            if not registry.may_publish(producer):
+                continue
+            try:
+                registry.disconnect(producer)
+            except Exception as error:
+                self.host.containment.noted(self, "close producers", error)
 
     def _send_error(self, producer: Producer, sequence_id: int, refusal: BrokerError) -> None:
         """Tell a producer that an entry is not stored; if that raises, the others are notified, too."""

@@ -8,6 +8,7 @@ from heliograph_broker.messaging.log.backlog import backlog_size, oldest_backlog
 from heliograph_broker.messaging.log.retention import kept_by_ledgers
 
 if TYPE_CHECKING:
+    from heliograph_broker.messaging.clients.disk_waits import DiskWaits
     from heliograph_broker.messaging.log.subscribed_topic import LogSubscription, SubscribedTopic
     from heliograph_broker.messaging.policies.backlog_quota import QuotaState
 
@@ -43,7 +44,7 @@ class TopicStatistics:
 
     @property
     def held_producers(self) -> int:
-        """Producers that wait until the backlog quota has room."""
+        """Producers that wait until the backlog quota or the disk has room."""
         return 0
 
     @property
@@ -67,11 +68,12 @@ class TopicStatistics:
 class LogStatistics(TopicStatistics):
     """Statistics of a persistent topic."""
 
-    __slots__ = ("_quota", "_topic")
+    __slots__ = ("_disk_waits", "_quota", "_topic")
 
-    def __init__(self, topic: SubscribedTopic, quota: QuotaState) -> None:
+    def __init__(self, topic: SubscribedTopic, quota: QuotaState, disk_waits: DiskWaits) -> None:
         super().__init__()
         self._topic = topic
+        self._disk_waits = disk_waits
         self._quota = quota
 
     @property
@@ -88,7 +90,7 @@ class LogStatistics(TopicStatistics):
 
     @property
     def held_producers(self) -> int:
-        return self._quota.held_producers
+        return self._quota.held_producers + self._disk_waits.held_producers(self._topic)
 
     @property
     def empty(self) -> bool:

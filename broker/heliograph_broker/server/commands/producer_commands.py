@@ -8,7 +8,7 @@ from heliograph_api.protocol.frames import FrameError
 from heliograph_broker.messaging.base.errors import BrokerError, NotAllowed
 from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.producer import Producer
-from heliograph_broker.messaging.policies.backlog_quota import QuotaState
+from heliograph_broker.messaging.clients.waiting_room import WaitingRoom
 from heliograph_broker.messaging.schemas.schema_registry import encode_version
 from heliograph_broker.server.session import Session
 from heliograph_broker.usecases.producers import ProducerRequest, open_producer
@@ -33,7 +33,7 @@ def create_producer(session: Session, command: wire.BaseCommand) -> None:
     except BrokerError as error:
         session.refuse(request.request_id, error)
         return
-    if isinstance(opened, QuotaState):
+    if isinstance(opened, WaitingRoom):
         _hold(session, opened, command)
         return
     producer, ready, version, creation = opened
@@ -84,8 +84,8 @@ def _answer_again(session: Session, producer: Producer, request_id: int) -> None
     session.broker.when_durable(producer.topic, durable)
 
 
-def _hold(session: Session, quota: QuotaState, command: wire.BaseCommand) -> None:
-    """Answer a producer that comes back to a full topic when there is room, or a producer that replaced it."""
+def _hold(session: Session, room: WaitingRoom, command: wire.BaseCommand) -> None:
+    """Answer a producer that comes back to a full topic or disk when there is room, or one that replaced it."""
     request = wire.BaseCommand()
     request.CopyFrom(command)
 
@@ -94,8 +94,8 @@ def _hold(session: Session, quota: QuotaState, command: wire.BaseCommand) -> Non
         # As when it came: meanwhile the client may have lost the right.
         session.connection.listener.handlers[request.type](session, request)
 
-    quota.hold(resume)
-    session.producers.held[request.producer.producer_id] = lambda: quota.drop_held(resume)
+    room.hold(resume)
+    session.producers.held[request.producer.producer_id] = lambda: room.drop_held(resume)
 
 
 def _topic_epoch(request: wire.CommandProducer) -> int | None:

@@ -17,7 +17,10 @@ class DiskSpace:
         self._reserve = reserve_bytes
         #: Whether the disk is known to be full: new entries are refused.
         self.full = False
+        #: When a group of entries was refused last (monotonic, s), None before the first.
+        self.refused_at: float | None = None
         self.shortage = Shortage(clock)
+        self._clock = clock
 
     def free_bytes(self) -> int:
         """Return the disk space an ordinary user may still write where the data directory is."""
@@ -38,6 +41,7 @@ class DiskSpace:
     def refused(self, entries: int, error: StorageFull) -> None:
         """Note that a group with so many entries was refused for want of space."""
         self.full = True
+        self.refused_at = self._clock.monotonic()
         self.shortage.refused(entries, error)
 
     def available(self) -> None:
