@@ -122,7 +122,11 @@ def _changed(draw: st.DrawFn, data: bytes) -> bytes:
     return bytes(changed)
 
 
-def _opened(opens: Any, data: bytes, head: MessageHead = HEAD) -> OpenedEntry | str:
+#: How entries are handed over: bytes of their own, or a view among others.
+HANDED_OVER = st.sampled_from([bytes, lambda data: memoryview(b"x" + data + b"x")[1:-1]])
+
+
+def _opened(opens: Any, data: bytes | memoryview, head: MessageHead = HEAD) -> OpenedEntry | str:
     try:
         found: OpenedEntry = opens(head, data)
     except EntryError as error:
@@ -130,9 +134,9 @@ def _opened(opens: Any, data: bytes, head: MessageHead = HEAD) -> OpenedEntry | 
     return found
 
 
-@given(frames())
-def test_any_bytes_are_opened_as_in_python(data: bytes) -> None:
-    expected, found = _opened(open_entry, data), _opened(OPEN_ENTRY, data)
+@given(frames(), HANDED_OVER, HANDED_OVER)
+def test_any_bytes_are_opened_as_in_python(data: bytes, hands: Any, hands_natively: Any) -> None:
+    expected, found = _opened(open_entry, hands(data)), _opened(OPEN_ENTRY, hands_natively(data))
     if isinstance(expected, str) or isinstance(found, str):
         assert found == expected
         return
@@ -174,15 +178,15 @@ def _taken(columns: EntryColumns, entry: OpenedEntry) -> list[dict[str, Any]] | 
     return rows
 
 
-@given(frames(), st.just(NAMES) | st.lists(st.sampled_from(NAMES), min_size=1, unique=True), ACK_SETS)
+@given(frames(), st.just(NAMES) | st.lists(st.sampled_from(NAMES), min_size=1, unique=True), ACK_SETS, HANDED_OVER)
 def test_any_entry_gives_the_columns_that_it_gives_in_python(
-    data: bytes, names: list[str], ack_set: tuple[int, ...]
+    data: bytes, names: list[str], ack_set: tuple[int, ...], hands: Any
 ) -> None:
     head = (*HEAD[:-1], ack_set)
-    expected = _opened(open_entry, data, head)
+    expected = _opened(open_entry, hands(data), head)
     if isinstance(expected, str):
         return
-    found = _opened(OPEN_ENTRY, data, head)
+    found = _opened(OPEN_ENTRY, hands(data), head)
     assert not isinstance(found, str)
     pure, native = _columns(names, compiled=False), _columns(names, compiled=COMPILED)
     assert _taken(native, found) == _taken(pure, expected)

@@ -62,7 +62,7 @@ def peek_metadata(entry: bytes | memoryview) -> MessageMetadata:
     return MessageMetadata.FromString(bytes(entry[begin:end]))
 
 
-def read_entry(entry: bytes) -> tuple[MessageMetadata, int]:
+def read_entry(entry: bytes | memoryview) -> tuple[MessageMetadata, int]:
     """Verify the checksum of an entry; return its metadata and where its payload starts (byte offset into the entry).
 
     For entries that a broker has accepted: whether the metadata has its required fields is not looked at. Raises
@@ -89,7 +89,7 @@ def read_entry(entry: bytes) -> tuple[MessageMetadata, int]:
     if end > len(entry):
         raise EntryError(f"metadata of {metadata_size} bytes does not fit an entry of {len(entry)} bytes")
     try:
-        return MessageMetadata.FromString(entry[at:end]), end
+        return MessageMetadata.FromString(bytes(entry[at:end])), end
     except Exception as error:  # protobuf's DecodeError class differs by implementation
         raise EntryError(f"message metadata does not decode: {error}") from error
 

@@ -7,6 +7,7 @@ left to the module ``entries``, which is the reference: it reads it, or says wha
 
 from binascii import a2b_base64
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -323,7 +324,7 @@ cdef class RowBuffers:
         cdef bint added = False
         if not entry.read(&whole) or whole.compression or whole.publish_time > LAST_MS:
             return None
-        whole.single.payload_size = PyBytes_GET_SIZE(entry.data) - entry.payload_at
+        whole.single.payload_size = entry.held.len - entry.payload_at
         try:
             added = self.put_batch(entry, &whole, partition) if whole.batch else self.put_one(entry, &whole, partition)
         finally:
@@ -344,7 +345,7 @@ cdef class RowBuffers:
     cdef bint put_one(self, OpenedEntry entry, Whole *whole, bytes partition) except *:
         """Add the message that is an entry by itself; False, and perhaps some of its strings, if it is uncommon."""
         cdef uint8_t written[64]
-        cdef const uint8_t *payload = <const uint8_t *>PyBytes_AS_STRING(entry.data) + entry.payload_at
+        cdef const uint8_t *payload = entry.start() + entry.payload_at
         if not self.put_single(&whole.single, payload):
             return False
         if self.message_id is not None:
@@ -355,7 +356,7 @@ cdef class RowBuffers:
     cdef bint put_batch(self, OpenedEntry entry, Whole *whole, bytes partition) except *:
         """Add the messages of a batch; False, and perhaps some of them, for what is uncommon or wrong."""
         cdef uint8_t written[64]
-        cdef const uint8_t *payload = <const uint8_t *>PyBytes_AS_STRING(entry.data) + entry.payload_at
+        cdef const uint8_t *payload = entry.start() + entry.payload_at
         cdef bytes head = b""
         cdef bytes tail = b""
         # A set of acknowledgments leaves some of the messages out.

@@ -1,6 +1,9 @@
 """Opens entries as brokers deliver them. Included in the module ``_batch``."""
 
 
+# Clearing a circle of garbage would forget the buffer without releasing it. No entry is a part of one: it refers to
+# nothing that could refer to it.
+@cython.no_gc
 cdef class OpenedEntry:
     """An entry with the right checksum and nothing uncommon in its metadata: no chunk, nothing encrypted, no marker.
 
@@ -14,26 +17,38 @@ cdef class OpenedEntry:
     cdef readonly object ack_set
     #: The number of messages, those included that are not to be read.
     cdef readonly int32_t messages
-    cdef bytes data
+    #: Bytes, or a view of them, and where they are in memory, which they cannot leave before this ends.
+    cdef object data
+    cdef Py_buffer held
     cdef Py_ssize_t metadata_at
     cdef Py_ssize_t payload_at
     cdef object parsed
 
+    def __cinit__(self, object data):
+        PyObject_GetBuffer(data, &self.held, PyBUF_SIMPLE)
+        self.data = data
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.held)
+
     @property
     def metadata(self):
         if self.parsed is None:
-            self.parsed = MessageMetadata.FromString(self.data[self.metadata_at : self.payload_at])
+            self.parsed = MessageMetadata.FromString(bytes(self.data[self.metadata_at : self.payload_at]))
         return self.parsed
 
     @property
     def payload(self):
         # A copy takes less time than a view, unless it is long.
-        if PyBytes_GET_SIZE(self.data) < COPIED_BELOW_BYTES:
+        if self.held.len < COPIED_BELOW_BYTES:
             return self.data[self.payload_at :]
         return memoryview(self.data)[self.payload_at :]
 
+    cdef inline const uint8_t *start(self) noexcept:
+        return <const uint8_t *>self.held.buf
+
     cdef bint read(self, Whole *whole) noexcept:
-        cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(self.data)
+        cdef const uint8_t *start = self.start()
         return read_whole(start + self.metadata_at, start + self.payload_at, whole)
 
 
@@ -41,13 +56,13 @@ cdef inline uint32_t read_uint32(const uint8_t *at) noexcept nogil:
     return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
 
 
-def open_entry(tuple head, bytes data):
+def open_entry(tuple head, object data):
     """Return an entry: ``head`` is what the command before it says. None for one that must be opened in Python."""
-    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     cdef uint32_t metadata_size
     cdef Whole whole
-    cdef OpenedEntry opened
+    cdef OpenedEntry opened = OpenedEntry.__new__(OpenedEntry, data)
+    cdef Py_ssize_t size = opened.held.len
+    cdef const uint8_t *start = opened.start()
     if size < 10 or start[0] != 0x0E or start[1] != 0x01:
         return None
     metadata_size = read_uint32(start + 6)
@@ -60,10 +75,8 @@ def open_entry(tuple head, bytes data):
         return None
     if not is_utf8(whole.producer) or not are_utf8(&whole.single):
         return None
-    opened = OpenedEntry.__new__(OpenedEntry)
     _, opened.ledger, opened.entry, opened.redelivery_count, opened.ack_set = head
     opened.messages = whole.messages
-    opened.data = data
     opened.metadata_at = 10
     opened.payload_at = 10 + metadata_size
     return opened

@@ -24,19 +24,21 @@ _OF_CHUNKS = ("uuid", "chunk_id", "num_chunks_from_msg", "total_chunk_msg_size")
 
 @dataclass(slots=True)
 class _Unfinished:
-    """Chunks of one message, without a gap from the first one that is held on."""
+    """Chunks of a message of ``count``, without a gap from chunk ``first`` on, which is in the entry ``place``."""
 
-    first: ReceivedEntry
+    first: int
+    place: tuple[int, int]
+    count: int
     payloads: list[bytes | memoryview] = field(default_factory=list)
     size: int = 0
 
     @property
     def expected(self) -> int:
-        return self.first.metadata.chunk_id + len(self.payloads)
+        return self.first + len(self.payloads)
 
-    def add(self, entry: ReceivedEntry) -> None:
-        self.payloads.append(entry.payload)
-        self.size += len(entry.payload)
+    def add(self, payload: bytes | memoryview) -> None:
+        self.payloads.append(payload)
+        self.size += len(payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,9 @@ class MissingChunks:
             if metadata.uuid != self.uuid or not is_chunk(metadata) or (entry.ledger, entry.entry) >= self.before:
                 continue
             if metadata.chunk_id == 0:
-                head, first = [entry.payload], (entry.ledger, entry.entry)
+                head, first = [bytes(entry.payload)], (entry.ledger, entry.entry)
             elif head and metadata.chunk_id == len(head):
-                head.append(entry.payload)
+                head.append(bytes(entry.payload))
         if len(head) == count:
             return []
         if len(head) < self.count:
@@ -111,8 +113,8 @@ class ChunkAssembly:
         known = self._unfinished.pop(metadata.uuid, None)
         if known is not None:
             self.held_bytes -= known.size
-            same = known.first.metadata.num_chunks_from_msg == count
-            if same and known.first.metadata.chunk_id <= chunk < known.expected and chunk > 0:
+            same = known.count == count
+            if same and known.first <= chunk < known.expected and chunk > 0:
                 # It was sent again, and so will be what follows it.
                 self._hold(metadata.uuid, known)
                 return None
@@ -121,8 +123,9 @@ class ChunkAssembly:
         if known is None:
             if chunk > 0 and metadata.uuid in self._finished:
                 return None
-            known = _Unfinished(entry)
-        known.add(entry)
+            known = _Unfinished(chunk, (entry.ledger, entry.entry), count)
+        # One that others follow is kept: a view would keep what was received with it, too.
+        known.add(bytes(entry.payload) if chunk < count - 1 else entry.payload)
         if known.size > MAX_BYTES_IN_ALL:
             raise UndecodableMessage(
                 entry.ledger, entry.entry, -1, f"its chunks are more than {MAX_BYTES_IN_ALL} bytes"
@@ -130,14 +133,12 @@ class ChunkAssembly:
         if chunk < count - 1:
             self._hold(metadata.uuid, known)
             return None
-        first = known.first
-        if first.metadata.chunk_id > 0:
-            before = first.ledger, first.entry
-            return MissingChunks(entry, first.metadata.chunk_id, before, tuple(known.payloads))
+        if known.first > 0:
+            return MissingChunks(entry, known.first, known.place, tuple(known.payloads))
         self._finished[metadata.uuid] = None
         if len(self._finished) > _REMEMBERED:
             del self._finished[next(iter(self._finished))]
-        return _joined(entry, (first.ledger, first.entry), known.payloads)
+        return _joined(entry, known.place, known.payloads)
 
     def _hold(self, uuid: str, unfinished: _Unfinished) -> None:
         self._unfinished[uuid] = unfinished

@@ -117,7 +117,8 @@ class ListedRows:
         size = self._ends[-1] if self._ends else 0
         self._indexes.append(index)
         if self._values is not None:
-            self._values.append(value)
+            # Of a view, Arrow would never give back what it is a view of.
+            self._values.append(None if value is None else bytes(value))
             size += len(value or b"")
         if self._keys is not None:
             self._keys.append(key)
@@ -216,7 +217,7 @@ _compiled = _built()
 COMPILED = _compiled is not None
 
 
-def _open(head: MessageHead, data: bytes) -> OpenedEntry:
+def _open(head: MessageHead, data: bytes | memoryview) -> OpenedEntry:
     """As :func:`heliograph_spark.wire.entry_reader.open_entry`, natively unless something is uncommon or wrong."""
     return _compiled.open_entry(head, data) or open_entry(head, data)
 

@@ -39,7 +39,7 @@ class Entry(NamedTuple):
     ledger: int
     entry: int
     metadata: wire.MessageMetadata
-    payload: bytes
+    payload: bytes | memoryview
     redelivery_count: int
     ack_set: tuple[int, ...]
 
@@ -66,7 +66,10 @@ class ReceivedEntry(Protocol):
 
     @property
     def payload(self) -> bytes | memoryview:
-        """Everything after the metadata; a view where a copy would take longer."""
+        """Everything after the metadata; a view where a copy would take longer.
+
+        A view keeps what was received with it: who keeps a payload beyond the next entries makes it bytes.
+        """
 
     @property
     def redelivery_count(self) -> int:
@@ -85,7 +88,7 @@ class OpenedEntry(ReceivedEntry, Protocol):
         """The number of messages, those included that are not to be read; 1 for a chunk."""
 
 
-def open_entry(head: MessageHead, data: bytes) -> OpenedEntry:
+def open_entry(head: MessageHead, data: bytes | memoryview) -> OpenedEntry:
     """Return the entry that came after a command. Raises :class:`EntryError` if it is damaged."""
     _, ledger, entry, redelivery_count, ack_set = head
     metadata, payload_at = read_entry(data)
@@ -162,7 +165,7 @@ class EntryReader:
         settings: Mapping[str, Any] | None = None,
         *,
         lost_for_s: float = 120.0,
-        opens: Callable[[MessageHead, bytes], OpenedEntry] = open_entry,
+        opens: Callable[[MessageHead, bytes | memoryview], OpenedEntry] = open_entry,
     ) -> None:
         self._brokers = brokers
         self._topic = topic
@@ -221,7 +224,9 @@ class EntryReader:
             if entries:
                 return entries
 
-    def _opened(self, consumer: _Consumer, arrived: list[tuple[MessageHead, bytes]], size: int) -> list[OpenedEntry]:
+    def _opened(
+        self, consumer: _Consumer, arrived: list[tuple[MessageHead, bytes | memoryview]], size: int
+    ) -> list[OpenedEntry]:
         """Return what has arrived as entries, count it, and let the broker send as much again."""
         messages = 0
         entries = []

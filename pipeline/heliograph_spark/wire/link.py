@@ -33,6 +33,9 @@ _Type = wire.BaseCommand
 _sizes = struct.Struct(">II").unpack_from
 #: The largest message of a broker that does not say it; that of Pulsar.
 _MAX_MESSAGE_BYTES = 5 << 20
+#: Entries of so many bytes are handed out as views of what was received, shorter ones as copies. A view takes longer
+#: than a short copy, and keeps all that was received with it.
+_VIEWED_FROM_BYTES = 64 << 10
 #: The most permits of one command: brokers read a number of 32 bits with a sign.
 _MOST_PERMITS = (1 << 31) - 1
 #: A peer that was silent for this time (s) is asked whether it is there; after the same time again it is given up.
@@ -297,7 +300,10 @@ class Link:
             self._begun.append(view[handled:])
 
     def _hand_out(self, data: bytes, at: int) -> int:
-        """Give the complete frames from ``at`` on to those whom they are for; return where the last one ends."""
+        """Give the complete frames from ``at`` on to those whom they are for; return where the last one ends.
+
+        ``data`` is handed out in part: nobody may change it, which its type assures.
+        """
         receivers, read = self._receivers, self._heads.read
         end = len(data)
         limit = self.max_message_size + FRAME_OVERHEAD
@@ -325,7 +331,8 @@ class Link:
             else:
                 receiver = receivers.get(head[0])
                 if receiver is not None:
-                    receiver.arrived.append((head, data[entry_at:following]))
+                    viewed = following - entry_at >= _VIEWED_FROM_BYTES
+                    receiver.arrived.append((head, (memoryview(data) if viewed else data)[entry_at:following]))
                     receiver.size += total
                     if receiver.size > receiver.limit:
                         receiver.closed = True
