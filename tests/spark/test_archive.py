@@ -395,6 +395,15 @@ def command(broker: BrokerProcess, path: Path, *arguments: str) -> subprocess.Co
     )
 
 
+def check_times(file: Path) -> None:
+    """Check that times have statistics in the file, by which readers leave row groups alone."""
+    group = pyarrow.parquet.ParquetFile(file).metadata.row_group(0)
+    columns = {group.column(number).path_in_schema: group.column(number) for number in range(group.num_columns)}
+    for name in ("__publishTime", "__eventTime"):
+        assert columns[name].physical_type == "INT64"
+    assert columns["__publishTime"].statistics.has_min_max
+
+
 def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -409,13 +418,21 @@ def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
     assert values == ["archive", 2, 1, 1, 0, None]
     assert f"{named(topic)}: batch 0: 2 rows in 1 files" in done.stderr
     assert numbers(spark, tmp_path / "a", named(topic)) == [0, 1]
-    # Times have statistics in the file, by which readers leave row groups alone.
     (file,) = data_files(tmp_path / "a")
-    group = pyarrow.parquet.ParquetFile(file).metadata.row_group(0)
-    columns = {group.column(number).path_in_schema: group.column(number) for number in range(group.num_columns)}
-    for name in ("__publishTime", "__eventTime"):
-        assert columns[name].physical_type == "INT64"
-    assert columns["__publishTime"].statistics.has_min_max
+    check_times(file)
+
+
+def test_times_have_statistics_in_files_that_spark_writes_itself(
+    broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, [b"0", b"1"])
+    # With a setting of Hadoop's for Parquet, Arrow does not write.
+    by_hadoop = ("--conf", "spark.hadoop.parquet.page.size=65536")
+    done = command(broker, tmp_path / "a", "--topic", topic, *by_hadoop)
+    assert done.returncode == 0, done.stderr
+    (file,) = data_files(tmp_path / "a")
+    assert pyarrow.parquet.ParquetFile(file).metadata.created_by.startswith("parquet-mr")
+    check_times(file)
 
 
 @pytest.mark.parametrize(

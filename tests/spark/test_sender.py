@@ -1,4 +1,4 @@
-"""The sending of one task, without Spark: rows go to a real broker, and wrong ones are refused."""
+"""The sending of one task, mostly without Spark: rows go to a real broker, and wrong ones are refused."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from heliograph_spark.wire.brokers import shared
 from heliograph_spark.wire.failures import NotStored
 from heliograph_spark.wire.producer import Producer
 from heliograph_spark.wire.window import Window
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -141,7 +142,20 @@ def test_a_message_that_the_broker_has_lost_ends_the_query_and_not_only_its_task
             commit(ends)
 
 
-class _Losing(Peer):
+class _Topic(Peer):
+    """Has a topic of one partition and without a schema."""
+
+    def __call__(self, frame: Frame) -> bytes | None:
+        if frame.command.type == Type.PARTITIONED_METADATA:
+            success = wire.CommandPartitionedTopicMetadataResponse.Success
+            return encode(Type.PARTITIONED_METADATA_RESPONSE, request_id=frame.body.request_id, response=success)
+        if frame.command.type == Type.GET_SCHEMA:
+            code = wire.TopicNotFound
+            return encode(Type.GET_SCHEMA_RESPONSE, request_id=frame.body.request_id, error_code=code)
+        return super().__call__(frame)
+
+
+class _Losing(_Topic):
     """Stores the first and the third message, says that the second is damaged, and then falls silent."""
 
     def __init__(self) -> None:
@@ -152,15 +166,6 @@ class _Losing(Peer):
             return b""
         damaged = number == 2
         return error_of(producer, number, wire.ChecksumError) if damaged else receipt(producer, number)
-
-    def __call__(self, frame: Frame) -> bytes | None:
-        if frame.command.type == Type.PARTITIONED_METADATA:
-            success = wire.CommandPartitionedTopicMetadataResponse.Success
-            return encode(Type.PARTITIONED_METADATA_RESPONSE, request_id=frame.body.request_id, response=success)
-        if frame.command.type == Type.GET_SCHEMA:
-            code = wire.TopicNotFound
-            return encode(Type.GET_SCHEMA_RESPONSE, request_id=frame.body.request_id, error_code=code)
-        return super().__call__(frame)
 
 
 def test_a_task_that_fails_while_a_message_is_not_stored_ends_the_query_and_not_only_itself() -> None:
@@ -176,6 +181,21 @@ def test_a_task_that_fails_while_a_message_is_not_stored_ends_the_query_and_not_
         shared(options.connection).close()
     with pytest.raises(NotStored, match=r"sequence id 2 under etl-0, but perhaps later ones.*sendTimeoutMs"):
         BatchSink(VALUES, options).commit([end])
+
+
+def test_the_tasks_of_a_worker_share_its_connection(spark: SparkSession) -> None:
+    """Spark has a worker for each thread, and one task after the other goes to it."""
+    tasks = 16
+    peer = _Topic(lambda producer, number, _: receipt(producer, number))
+    with FakeBroker(peer) as fake:
+        peer.url = fake.url
+        # Each sends one message, whose sequence id is 0.
+        rows = spark.range(0, tasks, 1, numPartitions=tasks).selectExpr("CAST('0' AS BINARY) AS value")
+        rows.write.format("pulsar").option("service.url", fake.url).option("topic", "t").mode("append").save()
+        sent = [sum(frame.command.type == Type.SEND for frame in frames) for frames in fake.frames]
+    connections = [messages for messages in sent if messages]
+    assert sum(connections) == len(peer.opened) == tasks
+    assert len(connections) <= tasks / 2
 
 
 def test_a_topic_that_does_not_deduplicate_is_refused_where_the_broker_can_be_asked(
@@ -212,6 +232,21 @@ def test_a_producer_waits_for_its_name_and_says_so(
     waiting.join(60)
     assert [each.name for each in opened] == ["etl"]
     opened[0].close()
+
+
+def test_a_task_waits_for_the_name_that_a_task_before_it_still_holds(
+    broker: BrokerProcess, client: pulsar.Client, capfd: pytest.CaptureFixture[str]
+) -> None:
+    target = deduplicating(broker)
+    before = client.create_producer(target, producer_name=of(7).name)
+    sending = threading.Thread(target=send, args=(writing(broker, target), of(7), b"1", b"2"))
+    sending.start()
+    word = f"waiting for the producer name {of(7).name} on {target}, which is in use"
+    eventually(lambda: word in capfd.readouterr().err, what="a word about the wait")
+    assert stored(client, target) == []
+    before.close()
+    sending.join(60)
+    assert stored(client, target) == [b"1", b"2"]
 
 
 def test_a_replay_waits_for_the_names_of_the_one_before(

@@ -172,6 +172,28 @@ def test_a_topic_that_is_found_later_has_the_schema_of_the_query_or_ends_it(
     assert rows(spark, tmp_path) == [b"1", b"2"]
 
 
+def test_a_query_whose_pattern_fits_nothing_yet_reads_bytes_and_ends_at_a_topic_with_a_schema(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    urls = {"service.url": broker.service_url, "admin.url": broker.http_url, "startingOffsets": "earliest"}
+    frame = spark.readStream.format("pulsar").options(**urls).option("topicsPattern", f"{topic}-.*").load()
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.option("path", str(tmp_path / "rows")).start()
+    try:
+        eventually(lambda: (tmp_path / "checkpoint" / "offsets" / "0").exists(), within_s=WITHIN_S, what="the query")
+        publish(client, f"{topic}-a", [b"1"])
+        eventually(lambda: query.recentProgress and rows(spark, tmp_path) == [b"1"], within_s=WITHIN_S)
+        texts = client.create_producer(f"{topic}-b", schema=pulsar.schema.StringSchema())
+        texts.send("7")
+        eventually(lambda: not query.isActive, within_s=WITHIN_S, what="the query ended by the topic of texts")
+        assert f"{topic}-b has a schema of type STRING, and the query was planned with another one, of type BYTES" in (
+            str(query.exception())
+        )
+    finally:
+        query.stop()
+    assert rows(spark, tmp_path) == [b"1"]
+
+
 @pytest.mark.parametrize("name", ["", "archive"])
 def test_a_repeated_batch_is_sent_once_with_a_producer_name_and_twice_without(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path, name: str
