@@ -256,6 +256,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "DATE": st.dates(),
     "LOCAL_DATE": st.dates(),
     "TIMESTAMP": st.datetimes(),
+    "TIME": st.integers(-(1 << 63), (1 << 63) - 1),
+    "LOCAL_TIME": st.integers(0, 86_400_000_000_000 - 1),
 }
 
 
@@ -277,6 +279,15 @@ def test_a_narrower_number_is_encoded_as_the_type_of_the_schema() -> None:
     assert found is not None
     assert found.to_pylist() == [struct.pack(">q", 1), None, struct.pack(">q", -1)]
     assert primitives.encoded("INSTANT", pa.array([], pa.timestamp("us"))) is None
+
+
+@pytest.mark.parametrize("beyond", [-1, 86_400_000_000_000])
+def test_a_number_that_is_no_time_of_a_day_is_refused(beyond: int) -> None:
+    refused = f"{beyond} nanoseconds after midnight are no time of a day"
+    with pytest.raises(ValueError, match=refused):
+        primitives.encoded("LOCAL_TIME", pa.array([None, 0, beyond], pa.int64()))
+    with pytest.raises(ValueError, match=refused):
+        PRIMITIVES["LOCAL_TIME"].encode(beyond)
 
 
 def test_columns_of_metadata_become_those_of_messages() -> None:

@@ -69,6 +69,19 @@ def test_values_of_two_versions(broker: RunningBroker, prefix: str, encoding: st
     assert found == [{"value": {"key": "k", "value": {"id": 5, "more": more}}} for more in ("none", "text")]
 
 
+@pytest.mark.parametrize(
+    ("topic", "numbers"),
+    [
+        ("times", [45_000_123, -1, None]),
+        ("local-times", [0, 45_000_123_456_789, 86_400_000_000_000 - 1, None]),
+    ],
+)
+def test_times_of_day(broker: RunningBroker, prefix: str, topic: str, numbers: list[int | None]) -> None:
+    columns, found = rows(broker, prefix + topic)
+    assert columns == "struct<value:bigint>"
+    assert found == [{"value": each} for each in numbers]
+
+
 def test_protobuf(broker: RunningBroker, prefix: str) -> None:
     columns, found = rows(broker, f"{prefix}protobuf")
     assert ",oneofs:array<string>," in columns

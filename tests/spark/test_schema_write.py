@@ -132,6 +132,8 @@ AT_MS = 1_772_368_200_123
         ("TIMESTAMP", "timestamp", AT, struct.pack(">q", AT_MS)),
         ("INSTANT", "timestamp", AT, struct.pack(">qi", AT_MS // 1000, 123_456_000)),
         ("LOCAL_DATE", "date", date(1969, 12, 31), struct.pack(">q", -1)),
+        ("TIME", "long", 45_000_123, struct.pack(">q", 45_000_123)),
+        ("LOCAL_TIME", "long", 45_000_123_456_789, struct.pack(">q", 45_000_123_456_789)),
         ("LOCAL_DATE_TIME", "timestamp_ntz", datetime(1970, 1, 2, 0, 0, 1), struct.pack(">qq", 1, 10**9)),
     ],
 )
@@ -151,7 +153,7 @@ def test_a_value_is_written_as_the_topics_primitive_schema_says(
     ("kind", "column", "output"),
     [
         ("INT32", "long", "column 'value' is bigint, and the topic's schema is INT32: int"),
-        ("LOCAL_TIME", "string", "the topic's schema is LOCAL_TIME, which cannot be written here"),
+        ("LOCAL_TIME", "string", "column 'value' is string, and the topic's schema is LOCAL_TIME: bigint"),
     ],
 )
 def test_a_value_that_the_topics_primitive_schema_does_not_hold_is_refused(

@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DAY_NS = 86_400_000_000_000
 MS = st.integers(-62_135_596_800_000, 253_402_300_799_999)
 
 #: How Java's schema writes each, what is written, and what it is then.
@@ -44,6 +45,11 @@ def _given(kind: str) -> st.SearchStrategy[tuple[bytes, Any]]:
         return st.integers(0, 255).map(lambda each: (bytes([each]), each != 0))
     if kind == "STRING":
         return st.text(max_size=5).map(lambda each: (each.encode(), each))
+    if kind == "TIME":
+        # Java's type holds any milliseconds, also those of a clock in another zone.
+        return st.integers(-(1 << 63), (1 << 63) - 1).map(lambda ms: (struct.pack(">q", ms), ms))
+    if kind == "LOCAL_TIME":
+        return st.integers(0, DAY_NS - 1).map(lambda ns: (struct.pack(">q", ns), ns))
     moment = MS.map(lambda ms: (struct.pack(">q", ms), EPOCH + timedelta(milliseconds=ms)))
     return moment.map(lambda pair: (pair[0], pair[1].date())) if kind == "DATE" else moment
 
@@ -80,7 +86,11 @@ def test_a_primitive_of_another_width_is_named_by_its_row(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "bad"), [("STRING", b"\xff"), ("TIMESTAMP", b"\x7f" * 8), ("TIME", b"\x80" * 8), ("DATE", b"\x7f" * 8)]
+    ("kind", "bad"),
+    [
+        *(("STRING", b"\xff"), ("TIMESTAMP", b"\x7f" * 8), ("TIMESTAMP", b"\x80" * 8), ("DATE", b"\x7f" * 8)),
+        *(("LOCAL_TIME", struct.pack(">q", -1)), ("LOCAL_TIME", struct.pack(">q", DAY_NS))),
+    ],
 )
 def test_a_primitive_that_no_column_holds_is_named_by_its_row(kind: str, bad: bytes) -> None:
     with pytest.raises(UnfitValue, match=f"it is not {kind}") as unfit:

@@ -23,10 +23,12 @@ PRIMITIVE_TYPES: dict[str, pa.DataType] = {
     "FLOAT": pa.float32(),
     "DOUBLE": pa.float64(),
     "DATE": pa.date32(),
-    "TIME": TIMESTAMP,
+    "TIME": pa.int64(),
     "TIMESTAMP": TIMESTAMP,
+    "LOCAL_TIME": pa.int64(),
 }
-#: The codes and types of what is stored: numbers, the highest byte first. Times are milliseconds since 1970.
+#: The codes and types of what is stored: numbers, the highest byte first. Times are milliseconds since 1970, or of
+#: the day in nanoseconds for LOCAL_TIME, and in milliseconds for TIME.
 _STORED: dict[str, tuple[str, pa.DataType]] = {
     "BOOLEAN": ("b", pa.int8()),
     "INT8": ("b", pa.int8()),
@@ -38,13 +40,15 @@ _STORED: dict[str, tuple[str, pa.DataType]] = {
     "DATE": ("q", pa.int64()),
     "TIME": ("q", pa.int64()),
     "TIMESTAMP": ("q", pa.int64()),
+    "LOCAL_TIME": ("q", pa.int64()),
 }
 _DAY_MS = 24 * 60 * 60 * 1000
-#: The first and last millisecond that each can be: 32 bits of days, 64 bits of microseconds.
+_SINCE_1970 = "milliseconds since 1970 are beyond what a column holds"
+#: The first and last number that is a value, and what others are: 32 bits of days, 64 bits of microseconds, one day.
 _LIMITS = {
-    "DATE": (-(1 << 31) * _DAY_MS, (1 << 31) * _DAY_MS - 1),
-    "TIME": (-((1 << 63) // 1000), ((1 << 63) - 1) // 1000),
-    "TIMESTAMP": (-((1 << 63) // 1000), ((1 << 63) - 1) // 1000),
+    "DATE": (-(1 << 31) * _DAY_MS, (1 << 31) * _DAY_MS - 1, _SINCE_1970),
+    "TIMESTAMP": (-((1 << 63) // 1000), ((1 << 63) - 1) // 1000, _SINCE_1970),
+    "LOCAL_TIME": (0, _DAY_MS * 1_000_000 - 1, "nanoseconds after midnight are no time of a day"),
 }
 
 
@@ -63,9 +67,11 @@ class PrimitiveValues:
             return [pc.not_equal(numbers, pa.scalar(0, pa.int8()))]
         if self._kind not in _LIMITS:
             return [numbers]
-        first, last = _LIMITS[self._kind]
+        first, last, otherwise = _LIMITS[self._kind]
         beyond = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
-        self._check(beyond, numbers, "milliseconds since 1970 are beyond what a column holds")
+        self._check(beyond, numbers, otherwise)
+        if self._kind == "LOCAL_TIME":
+            return [numbers]
         if self._kind == "DATE":
             # Divided towards the past, also before 1970.
             days = pc.divide(pc.subtract(numbers, pc.if_else(pc.less(numbers, 0), _DAY_MS - 1, 0)), _DAY_MS)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 #: The codes of what is stored, highest byte first, of each of Pulsar's primitive types that is a number; days and times
-#: are days and milliseconds since 1970.
+#: are days and milliseconds since 1970, and times of day milliseconds (TIME) and nanoseconds (LOCAL_TIME).
 _CODES = {
     "BOOLEAN": "b",
     "INT8": "b",
@@ -20,6 +20,8 @@ _CODES = {
     "DOUBLE": "d",
     "DATE": "q",
     "LOCAL_DATE": "q",
+    "TIME": "q",
+    "LOCAL_TIME": "q",
     "TIMESTAMP": "q",
 }
 _NUMBERS = {
@@ -31,12 +33,13 @@ _NUMBERS = {
     "d": pa.float64(),
 }
 _DAY_MS = 24 * 60 * 60 * 1000
+_DAY_NS = _DAY_MS * 1_000_000
 
 
 def encoded(kind: str, values: pa.Array) -> pa.Array | None:
     """Return values of a primitive type as bytes, null for null; None for a type that is not encoded here.
 
-    Raises :class:`ValueError` for a text that is not UTF-8.
+    Raises :class:`ValueError` for a text that is not UTF-8, and for nanoseconds that are no time of a day.
     """
     if kind in ("NONE", "BYTES"):
         return values.cast(pa.binary())
@@ -51,6 +54,8 @@ def encoded(kind: str, values: pa.Array) -> pa.Array | None:
         values = pc.multiply(values, _DAY_MS) if kind == "DATE" else values
     elif kind == "TIMESTAMP":
         values = milliseconds(values)
+    elif kind == "LOCAL_TIME":
+        _check_times_of_day(values)
     return _bytes(values.cast(_NUMBERS[_CODES[kind]]), _CODES[kind])
 
 
@@ -59,6 +64,12 @@ def milliseconds(times: pa.Array) -> pa.Array:
     numbers = times.cast(pa.int64())
     # Division rounds towards zero.
     return pc.divide(pc.subtract(numbers, pc.if_else(pc.less(numbers, 0), 999, 0)), 1000)
+
+
+def _check_times_of_day(nanoseconds: pa.Array) -> None:
+    row = pc.index(pc.or_(pc.less(nanoseconds, 0), pc.greater_equal(nanoseconds, _DAY_NS)), True).as_py()
+    if row >= 0:
+        raise ValueError(f"{nanoseconds[row]} nanoseconds after midnight are no time of a day")
 
 
 def _bytes(numbers: pa.Array, code: str) -> pa.Array:

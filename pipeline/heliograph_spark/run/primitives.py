@@ -15,6 +15,8 @@ from heliograph_spark.plan.timestamps import since_1970
 _MICROSECOND = timedelta(microseconds=1)
 _DAY_US = 86_400_000_000
 _DAY_MS = _DAY_US // 1000
+#: The nanoseconds of a day.
+_DAY_NS = _DAY_US * 1000
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -23,7 +25,8 @@ class Primitive:
     """One value as a message.
 
     ``decode`` gives what Arrow takes for the column: a time is in microseconds, a day in days since 1970. It raises
-    ``ValueError`` or ``struct.error`` for other bytes.
+    ``ValueError`` or ``struct.error`` for other bytes. A time of day is the number that Java writes: Spark's own type
+    is not in all supported versions, and it has microseconds only.
     """
 
     column: t.DataType
@@ -44,7 +47,7 @@ def _milliseconds() -> Primitive:
 
 
 _INSTANT = struct.Struct(">qi")
-_DAY = struct.Struct(">q")
+_NUMBER = struct.Struct(">q")
 _DAY_AND_TIME = struct.Struct(">qq")
 
 
@@ -59,11 +62,25 @@ def _decode_instant(data: bytes) -> int:
 
 
 def _encode_day(day: date) -> bytes:
-    return _DAY.pack((day - _EPOCH.date()).days)
+    return _NUMBER.pack((day - _EPOCH.date()).days)
 
 
 def _encode_date(day: date) -> bytes:
-    return _DAY.pack((day - _EPOCH.date()).days * _DAY_MS)
+    return _NUMBER.pack((day - _EPOCH.date()).days * _DAY_MS)
+
+
+def _encode_time_of_day(nanoseconds: int) -> bytes:
+    return _NUMBER.pack(_checked_time_of_day(nanoseconds))
+
+
+def _decode_time_of_day(data: bytes) -> int:
+    return _checked_time_of_day(_NUMBER.unpack(data)[0])
+
+
+def _checked_time_of_day(nanoseconds: int) -> int:
+    if not 0 <= nanoseconds < _DAY_NS:
+        raise ValueError(f"{nanoseconds} nanoseconds after midnight are no time of a day")
+    return nanoseconds
 
 
 def _encode_day_and_time(at: datetime) -> bytes:
@@ -88,10 +105,12 @@ PRIMITIVES: dict[str, Primitive] = {
     "INT64": _packed(t.LongType(), ">q"),
     "FLOAT": _packed(t.FloatType(), ">f"),
     "DOUBLE": _packed(t.DoubleType(), ">d"),
-    "DATE": Primitive(t.DateType(), _encode_date, lambda data: _DAY.unpack(data)[0] // _DAY_MS),
+    "DATE": Primitive(t.DateType(), _encode_date, lambda data: _NUMBER.unpack(data)[0] // _DAY_MS),
+    "TIME": _packed(t.LongType(), ">q"),
     "TIMESTAMP": _milliseconds(),
     "INSTANT": Primitive(t.TimestampType(), _encode_instant, _decode_instant),
-    "LOCAL_DATE": Primitive(t.DateType(), _encode_day, lambda data: _DAY.unpack(data)[0]),
+    "LOCAL_DATE": Primitive(t.DateType(), _encode_day, lambda data: _NUMBER.unpack(data)[0]),
+    "LOCAL_TIME": Primitive(t.LongType(), _encode_time_of_day, _decode_time_of_day),
     "LOCAL_DATE_TIME": Primitive(t.TimestampNTZType(), _encode_day_and_time, _decode_day_and_time),
 }
 #: Schemas that the official client has no name for, by their numbers in the protocol; it cannot register them.

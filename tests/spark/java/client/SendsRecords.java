@@ -6,7 +6,9 @@ import com.google.protobuf.SourceContext;
 import com.google.protobuf.Type;
 import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
+import java.sql.Time;
 import java.time.Instant;
+import java.time.LocalTime;
 import java.util.List;
 import java.util.Map;
 import org.apache.avro.generic.GenericData;
@@ -42,6 +44,7 @@ public class SendsRecords {
         sends.keysAndValues(encoding);
         sends.keysAndValuesOfTwoVersions(encoding);
       }
+      sends.timesOfDay();
       sends.protobuf();
     }
   }
@@ -82,6 +85,20 @@ public class SendsRecords {
           to("versions-" + encoding, Schema.KeyValue(Schema.STRING, value, encoding))) {
         GenericRecordBuilder record = value.newRecordBuilder().set("id", 5);
         producer.send(new KeyValue<>("k", (more.isEmpty() ? record : record.set("more", "text")).build()));
+      }
+    }
+  }
+
+  private void timesOfDay() throws Exception {
+    try (Producer<Time> producer = to("times", Schema.TIME)) {
+      for (Time time : new Time[] {new Time(45_000_123), new Time(-1), null}) {
+        producer.send(time);
+      }
+    }
+    try (Producer<LocalTime> producer = to("local-times", Schema.LOCAL_TIME)) {
+      LocalTime noon = LocalTime.of(12, 30, 0, 123_456_789);
+      for (LocalTime time : new LocalTime[] {LocalTime.MIDNIGHT, noon, LocalTime.MAX, null}) {
+        producer.send(time);
       }
     }
   }
