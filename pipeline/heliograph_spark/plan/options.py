@@ -83,7 +83,6 @@ _PASSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "pulsar.client.authParams": ("auth_params", str),
     "pulsar.client.operationTimeoutMs": ("operation_timeout_seconds", _divided(1000)),
     "pulsar.client.connectionTimeoutMs": ("connection_timeout_ms", _positive),
-    "pulsar.client.numIoThreads": ("io_threads", _positive),
     "pulsar.client.listenerName": ("listener_name", str),
     "pulsar.client.useTls": ("use_tls", _boolean),
     "pulsar.client.tlsTrustCertsFilePath": ("tls_trust_certs_file_path", str),
@@ -112,8 +111,9 @@ _PASSED: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 #: Settings of Java's client that queries of the Scala connector have and that change nothing here, with the reason.
 _WITHOUT_EFFECT = {
+    "pulsar.client.numIoThreads": "there are no threads for it: who waits for an answer reads it",
     "pulsar.client.numListenerThreads": "there are no listeners",
-    "pulsar.client.connectionsPerBroker": "each task has one connection",
+    "pulsar.client.connectionsPerBroker": "a process has one connection to each broker, which its tasks share",
     "pulsar.client.statsIntervalSeconds": "the client's statistics are not logged",
     "pulsar.client.useTcpNoDelay": "it is always on",
     "pulsar.reader.subscriptionName": "readers have their own subscriptions; predefinedSubscription is the durable one",
