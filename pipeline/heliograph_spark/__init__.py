@@ -28,10 +28,11 @@ def register(spark: Any) -> None:
             raise
 
 
-def serve_metrics(spark: Any, port: int, address: str = "0.0.0.0") -> MetricsServer:
+def serve_metrics(spark: Any, port: int, address: str = "0.0.0.0", *, failures: bool = True) -> MetricsServer:
     """Serve the metrics of a ``SparkSession``'s streaming queries of this source to Prometheus, at ``/metrics``.
 
-    It counts from now on, by Spark's progress, for queries that are started or running; port 0 is any free one. Needs
+    It counts from now on, by Spark's progress, for queries that are started or running; port 0 is any free one. With
+    ``failures`` it also counts those that end with an error: a job that handles them has reasons of its own. Needs
     ``prometheus-client``. Raises :class:`PulsarSourceError` without it, and :class:`OSError` if the port is in use.
     """
     from heliograph_spark.plan.errors import PulsarSourceError
@@ -42,4 +43,4 @@ def serve_metrics(spark: Any, port: int, address: str = "0.0.0.0") -> MetricsSer
     except ModuleNotFoundError as error:
         raise PulsarSourceError(missing_package(error) or str(error)) from error
 
-    return MetricsServer(spark, port, address)
+    return MetricsServer(spark, port, address, failures=failures)

@@ -70,7 +70,8 @@ def _group() -> None:
 def _served(spark: SparkSession, port: int | None) -> MetricsServer | None:
     """Serve metrics at a port; None without one. Raises :class:`JobError` if the port cannot be opened."""
     try:
-        return None if port is None else serve_metrics(spark, port)
+        # An archive's queries also end as planned by an exception, or are tried again; it counts its failures by topic.
+        return None if port is None else serve_metrics(spark, port, failures=False)
     except OSError as error:
         raise JobError(
             f"--metrics-port: port {port} cannot be opened: {error.strerror}; valid: a port that is free"

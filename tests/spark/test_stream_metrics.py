@@ -28,7 +28,9 @@ from heliograph_spark.run.source import PulsarDataSource, StreamReader
 from heliograph_spark.wire.brokers import shared
 from heliograph_spark.wire.partitions import end_of, start_of
 from prometheus_client.parser import text_string_to_metric_families
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.clients import fresh_name
@@ -58,12 +60,12 @@ def scrape_text(port: int) -> str:
 
 
 def scrape(metrics: stream_metrics.MetricsServer, query: str) -> dict[tuple[str, str | None], float]:
-    """Return the samples of a query by name and topic."""
+    """Return the samples of a query by name and topic, without times and failures."""
     return {
         (sample.name.removeprefix("heliograph_spark_"), sample.labels.get("topic")): sample.value
         for family in text_string_to_metric_families(scrape_text(metrics.port))
         for sample in family.samples
-        if sample.labels["query"] == query and not sample.name.endswith("timestamp_seconds")
+        if sample.labels["query"] == query and not sample.name.endswith(("timestamp_seconds", "failures_total"))
     }
 
 
@@ -126,6 +128,76 @@ def test_a_query_says_what_it_has_read_and_lost_and_how_far_it_is_behind(
     # The offset has the sum of all runs.
     last = json.loads(query.lastProgress.json)["sources"][0]["endOffset"]
     assert read_offsets(last)[topic.name].lost == 30 - len(read)
+
+
+def ended_with_error(query: StreamingQuery) -> str:
+    """Wait for the end of a query, and return what it failed with."""
+    with pytest.raises(StreamingQueryException) as failed:
+        query.awaitTermination(int(WITHIN_S))
+    return str(failed.value)
+
+
+def failures(metrics: stream_metrics.MetricsServer, query: str) -> dict[str, float]:
+    """Return how often a query failed, by the reason."""
+    return {
+        sample.labels["reason"]: sample.value
+        for family in text_string_to_metric_families(scrape_text(metrics.port))
+        for sample in family.samples
+        if sample.name == "heliograph_spark_query_failures_total" and sample.labels["query"] == query
+    }
+
+
+def test_a_query_that_a_loss_has_ended_is_counted_and_what_it_said_stays(
+    spark: SparkSession, make: Callable[..., Topic], metrics: stream_metrics.MetricsServer, tmp_path: Path
+) -> None:
+    topic, name = make(), fresh_name("q")
+    topic.publish(30)
+
+    def start(fail: str) -> StreamingQuery:
+        asked = topic.options | {"startingOffsets": "earliest", "failOnDataLoss": fail}
+        writer = spark.readStream.format("pulsar").options(**asked).load().writeStream.format("noop")
+        return writer.queryName(name).option("checkpointLocation", str(tmp_path)).start()
+
+    query = start("true")
+    query.processAllAvailable()
+    eventually(lambda: failures(metrics, name) == {"loss": 0, "other": 0}, what="the series of the query")
+    # Between two triggers the broker deletes what comes while the query is not there.
+    query.stop()
+    topic.publish(20)
+    topic.forget()
+    topic.publish(1)
+    for count in (1, 2):
+        assert "DataLossError" in ended_with_error(start("true"))
+        eventually(lambda count=count: failures(metrics, name) == {"loss": count, "other": 0}, what="a failure")  # type: ignore[misc]
+        assert scrape(metrics, name)["query_ended_by_lost_entries", topic.name] == 20
+    query = start("false")
+    query.processAllAvailable()
+    lost = ("lost_entries_total", topic.name)
+    eventually(lambda: scrape(metrics, name).get(lost) == 20, what="the loss that it went past")
+    assert ("query_ended_by_lost_entries", topic.name) not in scrape(metrics, name)
+    query.stop()
+    eventually(lambda: ("lag_entries", topic.name) not in scrape(metrics, name), what="the end of the query")
+    assert failures(metrics, name) == {"loss": 2, "other": 0}
+
+
+def test_a_query_that_fails_otherwise_keeps_its_lag(
+    spark: SparkSession, make: Callable[..., Topic], metrics: stream_metrics.MetricsServer, tmp_path: Path
+) -> None:
+    topic, name = make(), fresh_name("q")
+    topic.publish(3)
+
+    def write(_batch: DataFrame, number: int) -> None:
+        if number:
+            raise ValueError("the second micro-batch")
+
+    asked = topic.options | {"startingOffsets": "earliest"}
+    writer = spark.readStream.format("pulsar").options(**asked).load().writeStream.foreachBatch(write)
+    query = writer.queryName(name).option("checkpointLocation", str(tmp_path)).start()
+    query.processAllAvailable()
+    topic.publish(1)
+    assert "the second micro-batch" in ended_with_error(query)
+    eventually(lambda: failures(metrics, name) == {"loss": 0, "other": 1}, what="the failure")
+    assert ("lag_entries", topic.name) in scrape(metrics, name)
 
 
 def test_an_archive_serves_its_metrics_while_it_runs(make: Callable[..., Topic], tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import signal
 import sys
 import time
@@ -25,11 +24,10 @@ from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceErro
 from heliograph_spark.plan.extras import missing_package
 
 from .driver import check_driver, check_settings
+from .quoted_errors import quoted_error
 
 #: Bytes that Kubernetes reads of a container's termination message.
 RESULT_BYTES = 4096
-#: Our own errors as they stand in the traceback of a Python worker, which Java's message quotes.
-_OURS = re.compile(rf"^{heliograph_spark.__name__}(?:\.\w+)+: (.+)$", re.MULTILINE)
 
 
 class Result(Protocol):
@@ -152,8 +150,8 @@ def reason(error: BaseException) -> str:
     if isinstance(error, Py4JJavaError):
         text = str(error.java_exception.toString())
     if not isinstance(error, PulsarSourceError):
-        ours = _OURS.findall(text)
-        text = ours[-1] if ours else text
+        ours = quoted_error(text)
+        text = ours.text if ours is not None and ours.text else text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 

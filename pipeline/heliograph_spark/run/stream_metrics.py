@@ -22,6 +22,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from heliograph_spark.plan.errors import OptionError
 from heliograph_spark.plan.positions import read_offsets
 
+from .stream_failures import QueryFailures
+
 
 class _Series(NamedTuple):
     """The labels of a series: a query by its name, or its id if it has none, and a partition."""
@@ -73,6 +75,11 @@ class StreamValues(Collector):
                 self._seen_at[query] = time.time()
                 self._lag |= {series: 0 for series in self._lag if series.query == query}
 
+    def query_of(self, query_id: str) -> str | None:
+        """Return how a query is called that has made progress and runs; None if it does not read with this source."""
+        with self._lock:
+            return self._names.get(query_id)
+
     def ended(self, query_id: str) -> None:
         """Take notice that a query has ended: what it read and lost stays, its lag is not known any more."""
         with self._lock:
@@ -120,36 +127,53 @@ def _lost_entries(offset: object) -> dict[str, int] | None:
 
 
 class _Listener(StreamingQueryListener):
-    """Hands to the values what Spark reports of a session's queries."""
+    """Hands to the values, and to the failures if they are counted, what Spark reports of a session's queries."""
 
-    def __init__(self, values: StreamValues) -> None:
+    def __init__(self, values: StreamValues, failures: QueryFailures | None) -> None:
         self._values = values
+        self._failures = failures
 
     def onQueryStarted(self, event: Any) -> None:
-        pass
+        if self._failures is not None:
+            self._failures.started(str(event.id), event.name)
 
     def onQueryProgress(self, event: Any) -> None:
         self._values.progressed(json.loads(event.progress.json))
+        self._went_on(str(event.progress.id))
 
     def onQueryIdle(self, event: Any) -> None:
         self._values.idled(str(event.id))
+        self._went_on(str(event.id))
+
+    def _went_on(self, query_id: str) -> None:
+        if self._failures is not None and (query := self._values.query_of(query_id)) is not None:
+            self._failures.went_on(query_id, query)
 
     def onQueryTerminated(self, event: Any) -> None:
-        self._values.ended(str(event.id))
+        query_id = str(event.id)
+        # The series of a query that failed stay, so that they show where it has stopped.
+        if self._failures is None or not self._failures.ended(query_id, event.exception):
+            self._values.ended(query_id)
 
 
 class MetricsServer:
-    """Serves the metrics of a session's streaming queries at ``/metrics`` of ``port`` until it is closed."""
+    """Serves the metrics of a session's streaming queries at ``/metrics`` of ``port`` until it is closed.
 
-    def __init__(self, spark: SparkSession, port: int, address: str) -> None:
+    Queries that end with an error are counted if ``failures`` says so.
+    """
+
+    def __init__(self, spark: SparkSession, port: int, address: str, *, failures: bool = True) -> None:
         self._registry = CollectorRegistry()
         values = StreamValues()
         self._registry.register(values)
+        counted = QueryFailures() if failures else None
+        if counted is not None:
+            self._registry.register(counted)
         self._spark = spark
         self._server: WSGIServer
         self._server, self._thread = start_http_server(port, address, self._registry)
         self.port = int(self._server.server_port)
-        self._listener = _Listener(values)
+        self._listener = _Listener(values, counted)
         spark.streams.addListener(self._listener)
 
     def add(self, collector: Collector) -> None:
