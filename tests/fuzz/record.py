@@ -6,20 +6,16 @@ client's new version has new frames.
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pulsar
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.clients import DEADLINE_MS, connect, publish, publish_batch
-from tests.support.ports import free_ports
+from tests.support.relay import relayed
 
 from . import corpus
 from .streams import parts_of
@@ -34,41 +30,6 @@ _CODECS = (
     pulsar.CompressionType.SNAPPY,
 )
 _TYPES = (pulsar.ConsumerType.Shared, pulsar.ConsumerType.Failover, pulsar.ConsumerType.KeyShared)
-
-
-class Relay:
-    """Passes connections on to a broker, and keeps what clients send."""
-
-    def __init__(self) -> None:
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listening.getsockname()[1])
-        self.streams: list[bytearray] = []
-
-    def serve(self, port: int) -> None:
-        """Accept connections to the broker's ``port`` until :meth:`stop`."""
-        threading.Thread(target=self._accept, args=(port,), daemon=True).start()
-
-    def _accept(self, port: int) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listening.accept()
-                far = socket.create_connection(("127.0.0.1", port))
-                stream = bytearray()
-                self.streams.append(stream)
-                for source, target, kept in ((near, far, stream), (far, near, None)):
-                    threading.Thread(target=self._pass_on, args=(source, target, kept), daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, target: socket.socket, kept: bytearray | None) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                if kept is not None:
-                    kept += data
-                target.sendall(data)
-        with contextlib.suppress(OSError):
-            target.shutdown(socket.SHUT_WR)
-
-    def stop(self) -> None:
-        self._listening.close()
 
 
 def _talk(url: str) -> None:
@@ -120,21 +81,9 @@ def _cut(stream: bytes) -> Iterator[bytes]:
 
 
 def main() -> None:
-    relay = Relay()
-    with tempfile.TemporaryDirectory() as name:
-        listener = f"relay:pulsar://127.0.0.1:{relay.port}"
-        environment = {"HELIOGRAPH_ADVERTISED_LISTENERS": listener}
-        # Its ready line has the relay's port, so it cannot choose its own.
-        (port,) = free_ports(1)
-        broker = BrokerProcess(Path(name) / "data", environment=environment, arguments=["--broker-port", str(port)])
-        broker.start()
-        try:
-            relay.serve(port)
-            # In a process of its own: while the client waits, no other thread of its process runs.
-            subprocess.run([sys.executable, "-m", __spec__.name, f"pulsar://127.0.0.1:{relay.port}"], check=True)
-        finally:
-            broker.close()
-            relay.stop()
+    with tempfile.TemporaryDirectory() as name, relayed(Path(name) / "data") as (_broker, relay):
+        # In a process of its own: while the client waits, no other thread of its process runs.
+        subprocess.run([sys.executable, "-m", __spec__.name, f"pulsar://127.0.0.1:{relay.port}"], check=True)
     inputs = [each for stream in relay.streams for each in _cut(bytes(stream))]
     corpus.save(corpus.RECORDED, inputs)
     print(f"{len(inputs)} inputs of {sum(map(len, inputs))} bytes")

@@ -394,8 +394,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held |= new
 
     def _acknowledge(self, subscription: str, topic: str, read: Position) -> None:
+        tail = self._tails.get(topic)
+        address = None if tail is None else tail.address
         # Between two batches other consumers may have it, such as those of a restarted query.
-        with HeldSubscription(self._brokers, topic, subscription) as held:
+        with HeldSubscription(self._brokers, topic, subscription, address=address) as held:
             held.acknowledge(Position(read.ledger, read.entry))
 
     def stop(self) -> None:

@@ -23,6 +23,7 @@ from .link import Link
 from .message_heads import MessageHead
 from .permits import READ_AHEAD_BYTES, Permits
 from .receiver import Receiver
+from .stream import Address
 
 _UINT64 = (1 << 64) - 1
 _LARGEST_ID = (1 << 63) - 1
@@ -193,6 +194,12 @@ class EntryReader:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.link.leave(consumer.id)
+
+    @property
+    def address(self) -> Address | None:
+        """The address of the broker that it is connected to; None if it is not."""
+        consumer = self._consumer
+        return None if consumer is None or consumer.receiver.closed else consumer.link.address
 
     def seek(self, start: Start) -> None:
         """Continue from another place: the next entries come from there."""

@@ -16,6 +16,7 @@ from .brokers import Brokers, tried
 from .failures import Passing, PassingRefusal, Refused, refusal
 from .link import Link
 from .receiver import Receiver
+from .stream import Address
 
 log = logging.getLogger(__name__)
 
@@ -26,16 +27,26 @@ BUSY_FOR_S = 15.0
 class HeldSubscription:
     """Holds ``name`` on a partition exclusively; it is made, at the beginning of the topic, if it is not there.
 
-    It connects when it is first used, and again where a broker or a connection has gone. Its methods raise
+    It connects when it is first used, and again where a broker or a connection has gone: at first to the broker at
+    ``address`` if one is given, and after that to the one that a lookup finds. Its methods raise
     :class:`JobError` if another consumer has the subscription for longer than ``busy_for_s`` seconds, and
     :class:`PulsarSourceError` for other errors of the broker.
     """
 
-    def __init__(self, brokers: Brokers, topic: str, name: str, *, busy_for_s: float = BUSY_FOR_S) -> None:
+    def __init__(
+        self,
+        brokers: Brokers,
+        topic: str,
+        name: str,
+        *,
+        busy_for_s: float = BUSY_FOR_S,
+        address: Address | None = None,
+    ) -> None:
         self._brokers = brokers
         self._topic = topic
         self._name = name
         self._busy_for_s = busy_for_s
+        self._address = address
         self._consumer: tuple[Link, int, Receiver] | None = None
 
     def __enter__(self) -> HeldSubscription:
@@ -116,7 +127,8 @@ class HeldSubscription:
             if not self._consumer[2].closed:
                 return
             self._consumer = None
-        link = self._brokers.owner(self._topic)
+        address, self._address = self._address, None
+        link = self._brokers.owner(self._topic) if address is None else self._brokers.link(address)
         consumer_id = link.attach(receiver := Receiver(0))
         body = wire.CommandSubscribe(
             topic=self._topic,
