@@ -92,7 +92,7 @@ def test_a_partitioned_topic_is_in_few_files_once_and_only_what_comes_later_is_a
     producer.flush()
     done = run(spark, broker, tmp_path / "a", topics=(topic,), source={"maxEntriesPerSplit": "20"})
     assert (done.rows, done.topics, done.lag, done.error) == (3000, 1, 0, None)
-    # There are ten splits and more, and one file, since they are small.
+    # There are ten splits and more, and one file, since they have less than 4 MiB in all.
     files = data_files(tmp_path / "a")
     assert (len(files), done.files, done.bytes) == (1, 1, files[0].stat().st_size)
     assert sum(backlog(broker, f"{topic}-partition-{number}", HELD) for number in range(3)) == 0

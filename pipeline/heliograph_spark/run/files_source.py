@@ -3,6 +3,9 @@
 Spark would make a row of every message, and columns of the rows again, which takes much longer than reading them. It
 plans, repeats and counts the micro-batches as it does for ``format("pulsar")``, of which this is a part; it gets a row
 for each file that a task has written. Files of tasks that failed are in none of these rows.
+
+A task reads its splits one after the other, so there are as many tasks as cores, although each writes a file of its
+own (:func:`task_count`).
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ from .spark_versions import LIMITS_MICRO_BATCHES, arrow_schema
 from .tasks import micro_batch
 
 #: The options of this source beside those of ``format("pulsar")``. Spark shows no option that is called a secret.
-_WANTED, _S3 = "messageFiles", "messageFilesSecret"
+_WANTED, _S3, _CORES = "messageFiles", "messageFilesSecret", "messageFilesCores"
+#: A task of fewer stored bytes is not worth its file: it is read within tenths of a second.
+_LEAST_TASK_BYTES = 4 << 20
 _FILE = StructType().add("path", StringType()).add("day", StringType()).add("rows", LongType()).add("bytes", LongType())
 #: The sessions that know the source.
 _registered: WeakSet[SparkSession] = WeakSet()
@@ -43,8 +48,8 @@ class WantedFiles:
     """The files that tasks write: below ``place``, with these columns, in directories ``<by>=<day>``.
 
     The columns are those of the messages, or wider, and may be more. A micro-batch has a directory of its own there
-    (:func:`batch_directory`), whose name ``suffix`` ends. Its messages are in as few files as their bytes make of
-    ``file_bytes``, if they are of one day.
+    (:func:`batch_directory`), whose name ``suffix`` ends. Its messages are in a file for each task
+    (:func:`task_count`), of about ``file_bytes`` at most, if they are of one day.
     """
 
     place: Place
@@ -85,7 +90,19 @@ def read_into_files(spark: SparkSession, wanted: WantedFiles, messages: StructTy
         # Spark warns of a source that it knows already.
         spark.dataSource.register(MessageFilesSource)
         _registered.add(spark)
-    return spark.readStream.format(MessageFilesSource.name()).options(**wanted.options(messages))
+    given = wanted.options(messages) | {_CORES: str(spark.sparkContext.defaultParallelism)}
+    return spark.readStream.format(MessageFilesSource.name()).options(**given)
+
+
+def task_count(splits: int, stored: int, file_bytes: int, cores: int) -> int:
+    """Return how many tasks read a micro-batch of so many splits and stored bytes, each into a file of its own.
+
+    They are as many as the bytes make files, and at least one for each core, so that splits are read side by side. A
+    small batch has fewer: more tasks than the bytes make files are worth these only if each has 4 MiB. There are no
+    more tasks than splits.
+    """
+    files = max(1, -(-stored // file_bytes))
+    return min(splits, max(files, min(cores, stored // _LEAST_TASK_BYTES)))
 
 
 def written_files(rows: DataFrame, root: Directory) -> list[MessageFile]:
@@ -124,6 +141,7 @@ class MessageFilesSource(PulsarDataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
         self._wanted, self._messages = WantedFiles.of(given)
+        self._cores = int(given.pop(_CORES.lower()))
         super().__init__(given)
 
     @classmethod
@@ -136,21 +154,22 @@ class MessageFilesSource(PulsarDataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = read_options(self.options, streaming=True)
         reader = MessageFilesReader if LIMITS_MICRO_BATCHES else UnlimitedMessageFilesReader
-        return reader(self._messages, options, self._wanted)
+        return reader(self._messages, options, self._wanted, self._cores)
 
 
 class MessageFilesReader(StreamReader):
-    """Reads as a stream does, and yields the files instead of the messages."""
+    """Reads as a stream does, by tasks for so many cores, and yields the files instead of the messages."""
 
-    def __init__(self, columns: StructType, options: ReadOptions, wanted: WantedFiles) -> None:
+    def __init__(self, columns: StructType, options: ReadOptions, wanted: WantedFiles, cores: int) -> None:
         super().__init__(columns, options)
         self._wanted = wanted
+        self._cores = cores
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         splits = super().partitions(start, end)
-        size = stored_bytes(each.range for each in splits if isinstance(each, Split))
-        files = min(max(1, -(-size // self._wanted.file_bytes)), len(splits))
-        borders = [len(splits) * at // files for at in range(files + 1)] if files else []
+        stored = stored_bytes(each.range for each in splits if isinstance(each, Split))
+        tasks = task_count(len(splits), stored, self._wanted.file_bytes, self._cores)
+        borders = [len(splits) * at // tasks for at in range(tasks + 1)] if tasks else []
         return [_Splits(splits[first:last]) for first, last in pairwise(borders)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

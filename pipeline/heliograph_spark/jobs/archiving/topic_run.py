@@ -11,9 +11,10 @@ second job finds it in use. It is acknowledged up to what Spark's commits say is
 Spark repeats the micro-batch of a killed run with the offsets it had. What the target has of it already is not written
 again, and a target that has more than the checkpoint knows of is refused.
 
-The files of a micro-batch are as few as its bytes make of the file size asked for. Tasks write the messages that they
-read, several splits one after the other (:mod:`heliograph_spark.run.files_source`). Where the target has to be given
-rows, its splits are read side by side, and where they are more than the files a shuffle brings neighbours together.
+Tasks write the messages that they read into files, a task for each core unless the micro-batch is small
+(:mod:`heliograph_spark.run.files_source`). Where the target has to be given rows, the files are as few as the batch's
+bytes make of the file size asked for: its splits are read side by side, and where they are more than the files a
+shuffle brings neighbours together.
 """
 
 from __future__ import annotations
