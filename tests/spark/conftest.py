@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import heliograph_spark
 import pytest
@@ -18,13 +19,15 @@ from tests.support.clients import RunningBroker, fresh_name, rest
 from tests.support.java_tools import BRIEF
 from tests.support.s3_server import Bucket, s3_bucket
 
+from .connect_server import PIPELINE, connect_server
 from .lakes import catalog
 
-__all__ = ["broker", "bucket", "catalog", "client", "spark", "topic"]
+__all__ = ["PIPELINE", "broker", "bucket", "catalog", "client", "spark", "topic"]
+
+T = TypeVar("T")
 
 #: As it is installed beside the Python that runs the tests.
 COMMAND = (str(Path(sys.executable).with_name("heliograph-spark")),)
-PIPELINE = Path(__file__).parents[2] / "pipeline"
 #: An S3 server, and Hadoop's client for it, which is on Spark's class path: ``spark.jars`` copies its 0.7 GB.
 S3_TOOLS = Path(__file__).parents[2] / ".cache" / "s3"
 S3_JARS = {"spark.driver.extraClassPath": f"{S3_TOOLS}/jars/*"}
@@ -96,6 +99,45 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     heliograph_spark.register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server of Spark Connect, in whose directory no test works."""
+    with connect_server(tmp_path_factory.mktemp("connect")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def connect_session(connect_url: str) -> Iterator[SparkSession]:
+    """A session of Spark Connect beside that of this process's own Spark; see ``runs``."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    session = ConnectSession.builder.remote(connect_url).create()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    yield session
+    session.stop()
+
+
+class Runs(Protocol):
+    """Runs work on a session of one kind."""
+
+    def __call__(self, work: Callable[[SparkSession], T]) -> T: ...
+
+
+@pytest.fixture(params=["classic", "connect"])
+def runs(request: pytest.FixtureRequest) -> Runs:
+    """On the session of this process's own Spark, and on one of Spark Connect."""
+    session: SparkSession = request.getfixturevalue("spark" if request.param == "classic" else "connect_session")
+
+    def run(work: Callable[[SparkSession], T]) -> T:
+        with pytest.MonkeyPatch.context() as patched:
+            if request.param == "connect":
+                # Spark's functions make columns for the one kind or the other, by this variable.
+                patched.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+            return work(session)
+
+    return run
 
 
 @pytest.fixture

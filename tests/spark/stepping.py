@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from heliograph_spark.run.files import Directory
+from heliograph_spark.run.hadoop_files import HadoopDirectory
 from pyspark.sql import SparkSession
 
 STEP_WITHIN_S = 240.0
@@ -97,10 +97,10 @@ class SteppedSystem:
 
 def make_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have runs stop after each call of the file system."""
-    as_it_is = Directory.__init__
+    as_it_is = HadoopDirectory.__init__
 
-    def stepped(self: Directory, spark: SparkSession, path: str) -> None:
+    def stepped(self: HadoopDirectory, spark: SparkSession, path: str) -> None:
         as_it_is(self, spark, path)
         self._system = SteppedSystem(self._system)
 
-    monkeypatch.setattr(Directory, "__init__", stepped)
+    monkeypatch.setattr(HadoopDirectory, "__init__", stepped)

@@ -40,7 +40,7 @@ from tests.support.clients import (
 from tests.support.polling import eventually
 from tests.support.rest import keep_nothing
 
-from .conftest import COMMAND
+from .conftest import COMMAND, Runs
 
 HELD = "heliograph-archive"
 
@@ -147,7 +147,7 @@ def test_topics_of_different_schemas_lie_side_by_side_with_their_own_columns(
 
 
 def test_a_field_that_is_added_is_null_in_older_files_and_one_of_another_type_is_refused(
-    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+    spark: SparkSession, runs: Runs, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     create_namespace(broker, topic, "ALWAYS_COMPATIBLE")
     name = f"persistent://public/{topic}/readings"
@@ -157,7 +157,11 @@ def test_a_field_that_is_added_is_null_in_older_files_and_one_of_another_type_is
     assert run(spark, broker, tmp_path, topics=(name,)).rows == 1
     publish_record(client, name, WiderReading(place="b", degrees=2.0, height=3))
     assert run(spark, broker, tmp_path, topics=(name,)).rows == 1
-    rows = read_archive(spark, str(tmp_path), name).orderBy("place").select("place", "degrees", "height").collect()
+    rows = runs(
+        lambda session: (
+            read_archive(session, str(tmp_path), name).orderBy("place").select("place", "degrees", "height").collect()
+        )
+    )
     assert [tuple(row) for row in rows] == [("a", 1.0, None), ("b", 2.0, 3)]
     publish_record(client, name, OtherReading(place="c", degrees="cold"))
     refused = run(spark, broker, tmp_path, topics=(name,))

@@ -29,7 +29,9 @@ from heliograph_spark.run.archived import (
     topic_directory,
 )
 from heliograph_spark.run.days import MARK
+from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.files import Directory, stage
+from heliograph_spark.run.hadoop_files import HadoopDirectory
 from heliograph_spark.run.merges import finish_merge
 from heliograph_spark.run.session import Broker
 from hypothesis import given
@@ -77,7 +79,7 @@ def small_files(spark: SparkSession, tmp_path: Path) -> Path:
         value = pa.array([number], pa.int32() if number < 2 else pa.int64())
         columns = {"value": value} | ({"__file": pa.array(["new"])} if number > 2 else {})
         pq.write_table(pa.table(columns), day / f"query-{number:08}-00000.parquet")
-    mark_complete(Directory(spark, str(topic)), "query", 6, ENDS)
+    mark_complete(open_directory(spark, str(topic)), "query", 6, ENDS)
     (tmp_path / "_staging").mkdir()
     return tmp_path
 
@@ -118,7 +120,7 @@ def test_the_files_of_a_day_become_one_before_the_day_is_marked(spark: SparkSess
     assert list((small_files / "_staging").iterdir()) == []
     # It is done; a late file is merged with it.
     assert merge_day(spark, str(small_files), TOPIC, DAY, SIZE, "own") is None
-    mark_complete(Directory(spark, topic_directory(str(small_files), TOPIC)), "query", 7, ENDS)
+    mark_complete(open_directory(spark, topic_directory(str(small_files), TOPIC)), "query", 7, ENDS)
     assert merge_day(spark, str(small_files), TOPIC, DAY, SIZE, "own") == (2, 1)
     assert rows(spark, small_files) == [*ALL, (6, "new")]
     records = [each.name for each in day.parent.iterdir() if each.name.startswith("_mer")]
@@ -128,7 +130,7 @@ def test_the_files_of_a_day_become_one_before_the_day_is_marked(spark: SparkSess
 def test_readers_have_every_row_once_at_each_step_and_after_a_kill_there(
     spark: SparkSession, small_files: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = {name: getattr(Directory, name) for name in ("rename", "delete", "write_text")}
+    calls = {name: getattr(HadoopDirectory, name) for name in ("rename", "delete", "write_text")}
     steps = 0
     killed_at: int | None = None
 
@@ -139,14 +141,14 @@ def test_readers_have_every_row_once_at_each_step_and_after_a_kill_there(
         steps += 1
 
     def watched(name: str) -> Callable[..., None]:
-        def call(self: Directory, *arguments: str) -> None:
+        def call(self: HadoopDirectory, *arguments: str) -> None:
             step()
             calls[name](self, *arguments)
 
         return call
 
     for name in calls:
-        monkeypatch.setattr(Directory, name, watched(name))
+        monkeypatch.setattr(HadoopDirectory, name, watched(name))
     seen = 0
     while True:
         copy = tmp_path_factory.mktemp("copy") / "archive"
@@ -169,7 +171,7 @@ def test_readers_have_every_row_once_at_each_step_and_after_a_kill_there(
         )
         assert values == list(range(6))
         assert len(files) in (6, 2)
-        finish_merge(Directory(spark, topic_directory(str(copy), TOPIC)))
+        finish_merge(open_directory(spark, topic_directory(str(copy), TOPIC)))
         assert archived_files(spark, str(copy), TOPIC) == files
         assert merge_day(spark, str(copy), TOPIC, DAY, SIZE, "other") == ((5, 1) if len(files) == 6 else None)
     # The rename into place, both records with their renames, five files and a record less, and the staging's end.
@@ -198,11 +200,11 @@ def test_a_reader_that_lists_files_while_they_are_replaced_lists_them_again(
 def test_a_merge_that_fails_keeps_no_space_and_the_next_one_succeeds(
     spark: SparkSession, small_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(_self: Directory, old: str, _new: str) -> None:
+    def refused(_self: HadoopDirectory, old: str, _new: str) -> None:
         raise JobError(f"{old}: No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(Directory, "rename", refused)
+        full.setattr(HadoopDirectory, "rename", refused)
         with pytest.raises(JobError, match="No space left"):
             merge_day(spark, str(small_files), TOPIC, DAY, SIZE, "own")
     assert list((small_files / "_staging").iterdir()) == []
@@ -214,7 +216,7 @@ def test_a_merge_that_fails_keeps_no_space_and_the_next_one_succeeds(
 def test_a_reader_has_whole_batches_with_their_columns_whatever_ends_or_begins_while_it_lists_them(
     spark: SparkSession, small_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = Directory(spark, topic_directory(str(small_files), TOPIC))
+    directory = open_directory(spark, topic_directory(str(small_files), TOPIC))
     asked = archived._complete
 
     def meanwhile(archive_goes_on: Callable[[], None], *, before: bool) -> None:

@@ -18,7 +18,8 @@ from heliograph_spark.jobs.replay import ReplayOptions, replay
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.run.archived import archived_files, mark_complete, read_archive, topic_directory
 from heliograph_spark.run.days import MARK, unmark_day
-from heliograph_spark.run.files import Directory
+from heliograph_spark.run.directories import open_directory
+from heliograph_spark.run.hadoop_files import HadoopDirectory
 from heliograph_spark.run.retention import remove_days, removed_days
 from heliograph_spark.run.session import Broker
 from pyspark.sql import SparkSession
@@ -50,11 +51,11 @@ def test_readers_have_a_day_whole_or_not_at_all_while_it_is_removed_and_after_a_
     (half,) = topic_files(small_files, "query-00000006-*")
     half.unlink()
     ParquetTopic(spark, str(small_files), TOPIC).mark_days([DAY], ENDS, 0)
-    calls = {name: getattr(Directory, name) for name in ("rename", "delete", "write_text")}
+    calls = {name: getattr(HadoopDirectory, name) for name in ("rename", "delete", "write_text")}
     left: list[int] = []
 
     def watched(name: str) -> Callable[..., None]:
-        def call(self: Directory, *arguments: str) -> None:
+        def call(self: HadoopDirectory, *arguments: str) -> None:
             if left and not left.pop():
                 raise Killed
             calls[name](self, *arguments)
@@ -62,7 +63,7 @@ def test_readers_have_a_day_whole_or_not_at_all_while_it_is_removed_and_after_a_
         return call
 
     for name in calls:
-        monkeypatch.setattr(Directory, name, watched(name))
+        monkeypatch.setattr(HadoopDirectory, name, watched(name))
     seen = set()
     for step in range(100):
         copy = tmp_path_factory.mktemp("copy") / "archive"
@@ -81,7 +82,7 @@ def test_readers_have_a_day_whole_or_not_at_all_while_it_is_removed_and_after_a_
         if topic_files(copy, MARK):
             assert len(topic_files(copy, "*.parquet")) == 6
         # The next run removes what is left.
-        topic = Directory(spark, topic_directory(str(copy), TOPIC))
+        topic = open_directory(spark, topic_directory(str(copy), TOPIC))
         target = ParquetTopic(spark, str(copy), TOPIC)
         late = f"date={DAY}/query-00000007-00000.parquet"
         if step % 2:

@@ -22,6 +22,7 @@ from heliograph_spark.jobs.archives import FileArchive
 from heliograph_spark.jobs.compact import Table
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.run.archived import archived_files, topic_directory
+from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.files import STAGING, Directory
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -230,7 +231,7 @@ def test_a_table_of_a_release_that_did_not_name_it_is_read_and_followed(spark: S
     # A killed run of that release has left the table of the next version, and the file that was to name it.
     (tables.directory / "version=00000002").mkdir()
     (tables.directory / "__version-00000002.json.unfinished").write_text("{")
-    assert compact._newest(Directory(spark, str(tables.directory))) == Table(1, str(before), 2, "nothing")
+    assert compact._newest(open_directory(spark, str(tables.directory))) == Table(1, str(before), 2, "nothing")
     for version in (2, 3):
         run = tables.run()
         run.finish()

@@ -17,7 +17,7 @@ from heliograph_spark.run import day_files
 from heliograph_spark.run.archived import archived_files, topic_directory
 from heliograph_spark.run.day_files import DayFiles, MessageFile
 from heliograph_spark.run.days import UTC_DAY
-from heliograph_spark.run.files import Directory
+from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.files_source import written_files
 from heliograph_spark.run.places import Place, _s3_settings, place_of
 from heliograph_spark.run.session import Broker
@@ -190,7 +190,7 @@ def test_a_bucket_is_a_place_only_if_all_its_settings_mean_the_same_to_arrow() -
 
 
 def test_a_local_directory_is_a_place_and_keys_are_not_shown(spark: SparkSession, tmp_path: Path) -> None:
-    assert place_of(Directory(spark, f"{tmp_path}/a%3Ab c")) == Place(f"{tmp_path}/a%3Ab c")
+    assert place_of(open_directory(spark, f"{tmp_path}/a%3Ab c")) == Place(f"{tmp_path}/a%3Ab c")
     assert "hidden" not in repr(Place("bucket", {"secret_key": "hidden"}))
 
 
@@ -199,7 +199,7 @@ def test_files_that_hadoop_is_asked_to_encrypt_are_not_written_by_arrow(spark: S
     hadoop = context._jsc.hadoopConfiguration()
     hadoop.set("parquet.crypto.factory.class", "org.apache.parquet.crypto.keytools.PropertiesDrivenCryptoFactory")
     try:
-        assert place_of(Directory(spark, str(tmp_path))) is None
+        assert place_of(open_directory(spark, str(tmp_path))) is None
     finally:
         hadoop.unset("parquet.crypto.factory.class")
 
@@ -214,7 +214,7 @@ def test_what_a_file_system_refuses_is_said_in_the_words_of_a_job(tmp_path: Path
 
 def test_a_file_that_the_driver_does_not_find_as_it_was_written_is_named(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(b"12")
-    root = Directory(spark, str(tmp_path))
+    root = open_directory(spark, str(tmp_path))
     columns = "path string, day string, rows bigint, bytes bigint"
     rows = spark.createDataFrame([("there", "2024-01-01", 1, 2)], columns)
     assert written_files(rows, root) == [MessageFile("there", "2024-01-01", 1, 2)]

@@ -15,7 +15,7 @@ from heliograph_spark.jobs.day_marks import Asked, day_end_ms
 from heliograph_spark.plan.positions import Position
 from heliograph_spark.run.archived import read_archive
 from heliograph_spark.run.days import MARK
-from heliograph_spark.run.files import Directory
+from heliograph_spark.run.hadoop_files import HadoopDirectory
 from heliograph_spark.run.session import Broker
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -141,14 +141,14 @@ def test_a_late_message_removes_the_mark_before_its_file_is_seen_and_the_next_on
     before = marks(tmp_path)
     publish(client, topic, [b"2"])
     seen = []
-    rename = Directory.rename
+    rename = HadoopDirectory.rename
 
-    def watched(self: Directory, old: str, new: str) -> None:
+    def watched(self: HadoopDirectory, old: str, new: str) -> None:
         if new.endswith(".parquet"):
             seen.append((tmp_path / new).parent.joinpath(MARK).exists())
         rename(self, old, new)
 
-    monkeypatch.setattr(Directory, "rename", watched)
+    monkeypatch.setattr(HadoopDirectory, "rename", watched)
     capsys.readouterr()
     # As a run that is killed between its last commit and the marks.
     run(spark, broker, tmp_path, at_ms, topics=(topic,), day_complete_after_ms=-1)

@@ -135,7 +135,7 @@ def test_a_python_with_spark_and_the_wheel_alone_reads_a_topic(
         (provided / name).symlink_to(Path(found.origin).parent)
     publish(client, topic, [b"one"])
     variables = {"PYTHONPATH": str(provided), "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
-    printed = run(python, PROGRAM, broker.service_url, topic, cwd=tmp_path, **variables)
+    printed = run(python, PROGRAM, broker.service_url, topic, tmp_path / "checkpoint", cwd=tmp_path, **variables)
     assert json.loads(printed.splitlines()[-1])["frame"] == ["one"]
     archive = subprocess.run([python, "-m", "heliograph_spark", "archive"], capture_output=True, text=True, timeout=100)
     assert archive.returncode == 1

@@ -1,37 +1,76 @@
-"""Files on a real file system of Hadoop's: who has a name, if several want it."""
+"""Directories on real file systems, by each client of jobs: who has a name, if several want it, and what is seen."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from heliograph_spark.plan.errors import JobError, MissingFileError
+from heliograph_spark.run.bucket_files import BucketDirectory
 from heliograph_spark.run.files import Directory
+from heliograph_spark.run.hadoop_files import HadoopDirectory
+from heliograph_spark.run.local_files import LocalDirectory
 from pyspark.sql import SparkSession
+
+from tests.support.s3_server import Bucket
+
+#: Opens a directory by its name below the root of all.
+Opener = Callable[[str], Directory]
+
+
+def reached(bucket: Bucket) -> dict[str, str]:
+    """Return the settings of a session that reaches a bucket."""
+    given = {
+        "access.key": bucket.access_key,
+        "secret.key": bucket.secret_key,
+        "endpoint": bucket.endpoint,
+        "endpoint.region": "us-east-1",
+        "path.style.access": "true",
+    }
+    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in given.items()}
+
+
+@pytest.fixture(params=["hadoop", "local", "bucket"])
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+    if request.param == "local":
+        return lambda name: LocalDirectory(str(tmp_path / name))
+    if request.param == "hadoop":
+        spark = request.getfixturevalue("spark")
+        return lambda name: HadoopDirectory(spark, str(tmp_path / name))
+    bucket: Bucket = request.getfixturevalue("bucket")
+    return lambda name: BucketDirectory(f"s3a://{bucket.name}/below/{name}", reached(bucket))
 
 
 def shown(path: Path) -> list[str]:
     return sorted(each.name for each in path.iterdir() if not each.name.startswith("."))
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_a_name_is_given_once_and_what_has_it_stays(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+def test_a_name_is_given_once_and_what_has_it_stays(opener: Opener) -> None:
+    directory = opener("once")
+    assert directory.write_new("a", "first", aside="_1")
+    assert not directory.write_new("a", "second", aside="_2")
+    assert directory.read_text("a") == "first"
+    assert directory.names() == ["a"]
+
+
+def test_a_name_is_given_once_without_hard_links(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not links:
-        monkeypatch.setattr(Directory, "_link", lambda *_: False)
-    directory = Directory(spark, str(tmp_path))
+    monkeypatch.setattr(HadoopDirectory, "_link", lambda *_: False)
+    directory = HadoopDirectory(spark, str(tmp_path))
     assert directory.write_new("a", "first", aside="_1")
     assert not directory.write_new("a", "second", aside="_2")
     assert directory.read_text("a") == "first"
     assert shown(tmp_path) == ["a"]
 
 
-def test_of_many_at_once_one_has_the_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_of_many_at_once_one_has_the_name(opener: Opener) -> None:
     for each in range(20):
-        directory = Directory(spark, str(tmp_path / str(each)))
+        directory = opener(str(each))
         directory.make()
 
         def write(number: int, directory: Directory = directory) -> bool:
@@ -40,7 +79,7 @@ def test_of_many_at_once_one_has_the_name(spark: SparkSession, tmp_path: Path) -
         with ThreadPoolExecutor(4) as writers:
             (winner,) = [number for number, done in enumerate(writers.map(write, range(4))) if done]
         assert directory.read_text("a") == f"by {winner}"
-        assert shown(tmp_path / str(each)) == ["a"]
+        assert directory.names() == ["a"]
 
 
 class LosesAnswers:
@@ -61,17 +100,121 @@ class LosesAnswers:
 def test_a_file_whose_writer_had_no_answer_is_its_own(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Directory, "_link", lambda *_: False)
-    directory = Directory(spark, str(tmp_path))
+    monkeypatch.setattr(HadoopDirectory, "_link", lambda *_: False)
+    directory = HadoopDirectory(spark, str(tmp_path))
     directory._system = LosesAnswers(directory._system, directory._at("nowhere"))
     assert directory.write_new("a", "by this one", aside="_1")
 
 
-def test_a_file_that_cannot_be_written_or_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    directory = Directory(spark, str(tmp_path))
+def test_a_file_that_is_not_there_is_named_and_has_no_content(opener: Opener) -> None:
+    directory = opener("files")
+    directory.make()
+    for ask in (directory.read_text, directory.size):
+        with pytest.raises(MissingFileError, match=f"^{directory.path}/nothing: "):
+            ask("nothing")
+    with pytest.raises(MissingFileError, match=f"^{directory.path}/nothing: "):
+        directory.rename("nothing", "other")
+    assert not directory.exists("nothing")
+    assert directory.names("nothing") == []
+    assert directory.matching("no*/thing*") == []
+    directory.delete("nothing")
+
+
+@pytest.mark.parametrize("kind", [HadoopDirectory, LocalDirectory])
+def test_a_file_that_cannot_be_written_is_named(spark: SparkSession, tmp_path: Path, kind: type[Directory]) -> None:
+    path = str(tmp_path)
+    directory = HadoopDirectory(spark, path) if kind is HadoopDirectory else LocalDirectory(path)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(JobError, match="file/_1: "):
         directory.write_new("file/a", "text", aside="file/_1")
-    with pytest.raises(MissingFileError, match=r"nothing: java\.io\.FileNotFoundException"):
-        directory.read_text("nothing")
-    assert directory.names("nothing") == []
+
+
+def test_files_are_listed_measured_found_and_changed(opener: Opener) -> None:
+    directory = opener("topic=persistent%3A%2F%2Fa b=é")
+    written = ["date=2024-01-01/a-1.parquet", "date=2024-01-01/b-1.parquet", "date=2024-01-02/a-2.parquet"]
+    for name in ("_x.json", *written):
+        directory.write_text(name, "vier€")
+    directory.write_whole("_x.json", "second")
+    assert directory.names() == ["_x.json", "date=2024-01-01", "date=2024-01-02"]
+    assert directory.names("date=2024-01-01") == ["a-1.parquet", "b-1.parquet"]
+    assert directory.matching("date=*/a-*") == ["date=2024-01-01/a-1.parquet", "date=2024-01-02/a-2.parquet"]
+    assert directory.matching("date=2024-01-01/*.parquet") == written[:2]
+    assert directory.matching("date=*") == ["date=2024-01-01", "date=2024-01-02"]
+    assert (directory.size("date=2024-01-01/a-1.parquet"), directory.read_text("_x.json")) == (7, "second")
+    assert directory.read_text("date=2024-01-01/a-1.parquet") == "vier€"
+    assert [directory.exists(name) for name in ("", "date=2024-01-01", "_x.json", "date=2024")] == [True] * 3 + [False]
+    now_ms = int(time.time() * 1000)
+    assert directory.files_before(now_ms - 3_600_000) == []
+    assert directory.files_before(now_ms + 3_600_000) == ["_x.json", *written]
+    directory.sync("_x.json", "")
+    # A directory as a whole, and a file.
+    directory.rename("date=2024-01-01", "date=2025-01-01")
+    directory.rename("date=2024-01-02/a-2.parquet", "date=2025-01-01/c-2.parquet")
+    assert directory.matching("date=*/*") == [f"date=2025-01-01/{name}.parquet" for name in ("a-1", "b-1", "c-2")]
+    directory.delete("date=2025-01-01/c-2.parquet")
+    directory.delete("date=2025-01-01")
+    directory.delete("_x.json")
+    assert (directory.exists("date=2025-01-01"), directory.files_before(now_ms + 3_600_000)) == (False, [])
+
+
+def test_files_that_hadoop_and_this_process_write_are_read_by_the_other(spark: SparkSession, tmp_path: Path) -> None:
+    """Hadoop's checksums of an older content would keep it from reading a file."""
+    hadoop, local = HadoopDirectory(spark, str(tmp_path)), LocalDirectory(str(tmp_path))
+    hadoop.write_text("a", "by Hadoop")
+    local.write_text("a", "by this process")
+    assert hadoop.read_text("a") == "by this process"
+    hadoop.write_text("b", "of Hadoop")
+    hadoop.write_text("c", "of Hadoop, too")
+    local.rename("b", "c")
+    assert hadoop.read_text("c") == local.read_text("c") == "of Hadoop"
+    local.write_text("d", "without checksums")
+    local.rename("d", "c")
+    assert hadoop.read_text("c") == "without checksums"
+    local.delete("c")
+    assert local.names() == hadoop.names() == ["a"]
+    assert [each.name for each in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_local_directory_is_absolute_for_a_server_elsewhere_and_a_uri_is_taken_as_hadoop_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert LocalDirectory("shop/").path == f"{tmp_path}/shop"
+    uri = LocalDirectory(f"file://{tmp_path}/a%3Ab")
+    uri.make()
+    assert (uri.path, shown(tmp_path)) == (f"file://{tmp_path}/a%3Ab", ["a%3Ab"])
+    with pytest.raises(JobError, match=r"would take \* in it for a pattern"):
+        LocalDirectory("a*")
+
+
+def test_what_spark_has_written_elsewhere_is_named(tmp_path: Path) -> None:
+    directory = LocalDirectory(str(tmp_path))
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "part").touch()
+    directory.check_written("there")
+    with pytest.raises(JobError, match=f"^{tmp_path}/gone: Spark has written files there, and they are not seen here"):
+        directory.check_written("gone")
+
+
+def test_a_bucket_that_is_not_there_or_refuses_the_keys_says_what_to_do(bucket: Bucket) -> None:
+    with pytest.raises(JobError, match=r"no-such-bucket/a: NoSuchBucket.*make the bucket first"):
+        BucketDirectory("s3a://no-such-bucket/a", reached(bucket)).make()
+    wrong = {"spark.hadoop.fs.s3a.secret.key": "another"}
+    with pytest.raises(JobError, match=r"SignatureDoesNotMatch.*spark\.hadoop\.fs\.s3a\.secret\.key"):
+        BucketDirectory(f"s3a://{bucket.name}/a", reached(bucket) | wrong).make()
+    # A setting of the bucket's own goes first.
+    own = {f"spark.hadoop.fs.s3a.bucket.{bucket.name}.secret.key": bucket.secret_key}
+    BucketDirectory(f"s3a://{bucket.name}/a", reached(bucket) | wrong | own).make()
+
+
+def test_a_bucket_is_reached_by_the_environment_without_settings(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    directory = BucketDirectory(f"s3a://{bucket.name}", {})
+    directory.write_text("a/b", "text")
+    assert (directory.names(), directory.names("a")) == (["a"], ["b"])
+    # Without the condition one of two that come one after the other has the name.
+    without = BucketDirectory(f"s3a://{bucket.name}", {"spark.hadoop.fs.s3a.create.conditional.enabled": "false"})
+    assert [without.write_new("name", text, aside="_") for text in ("one", "two")] == [True, False]

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import publish
 
+from .conftest import Runs
 from .lakes import lake
 
 
@@ -42,7 +43,7 @@ def data_files(path: Path) -> list[Path]:
 
 
 def test_small_files_become_one_and_files_of_no_snapshot_go_but_the_rows_and_the_record_stay(
-    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+    spark: SparkSession, runs: Runs, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     options = ArchiveOptions(
         Broker(broker.service_url, broker.http_url, {"maxBytesPerTrigger": "300"}),
@@ -62,14 +63,14 @@ def test_small_files_become_one_and_files_of_no_snapshot_go_but_the_rows_and_the
     shutil.copy(written[0], left)
     far = loaded(tmp_path).metadata.last_updated_ms / 1000 + 10 * 86_400
 
-    kept = maintain(spark, MaintainOptions(lake(tmp_path)), lambda: far - 10 * 86_400)
+    kept = runs(lambda session: maintain(session, MaintainOptions(lake(tmp_path)), lambda: far - 10 * 86_400))
     days = len({file.parent.name for file in written})
     assert (kept.tables, kept.merged, kept.written, kept.error) == (1, len(written), days, None)
     assert (kept.snapshots, kept.deleted) == (0, 0)
     assert rows(loaded(tmp_path)) == before
     assert set(written) < set(data_files(tmp_path))
 
-    done = maintain(spark, MaintainOptions(lake(tmp_path), (topic,)), lambda: far)
+    done = runs(lambda session: maintain(session, MaintainOptions(lake(tmp_path), (topic,)), lambda: far))
     assert (done.merged, done.error) == (0, None)
     assert done.snapshots >= 3
     table = loaded(tmp_path)
@@ -89,7 +90,7 @@ def test_small_files_become_one_and_files_of_no_snapshot_go_but_the_rows_and_the
         JobError,
         match=r"lake\.archive: persistent://public/default/other has no table there; there are tables of persistent://",
     ):
-        maintain(spark, MaintainOptions(lake(tmp_path), ("other",)))
+        runs(lambda session: maintain(session, MaintainOptions(lake(tmp_path), ("other",))))
 
 
 def test_a_table_without_rows_is_maintained(

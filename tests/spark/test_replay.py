@@ -31,6 +31,7 @@ from tests.support.fake_broker import CONNECTED, FakeBroker
 from tests.support.polling import eventually
 from tests.support.wire_client import Frame, Type, encode
 
+from .conftest import Runs
 from .test_batch_read import Reading, read
 from .test_docs import guides
 
@@ -64,7 +65,7 @@ def published_messages(broker: BrokerProcess, topic: str) -> int:
 
 
 def test_keys_times_properties_and_each_keys_order_are_as_they_were(
-    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+    spark: SparkSession, runs: Runs, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     create_partitions(broker, topic, 3)
     target = fresh_name("again")
@@ -80,7 +81,7 @@ def test_keys_times_properties_and_each_keys_order_are_as_they_were(
     producer.flush()
     producer.send(None, partition_key="k3")
     archive(spark, broker, topic, tmp_path)
-    done = replay(spark, options(broker, tmp_path, topic, target))
+    done = runs(lambda session: replay(session, options(broker, tmp_path, topic, target)))
     assert (done.rows, done.schema, done.error) == (301, "BYTES", None)
     again = messages(client, target)
     found = defaultdict(list)

@@ -32,6 +32,7 @@ from tests.support.clients import (
     rest,
 )
 
+from .conftest import Runs
 from .lakes import lake
 from .test_maintain import loaded
 from .test_replay import documented, messages, program, refused
@@ -87,7 +88,7 @@ def properties(tables: Tables) -> list[str]:
 
 
 def test_messages_are_as_they_were_when_they_were_archived_and_merged(
-    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+    spark: SparkSession, runs: Runs, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     create_partitions(broker, topic, 3)
     target = fresh_name("again")
@@ -108,8 +109,8 @@ def test_messages_are_as_they_were_when_they_were_archived_and_merged(
     producer.flush()
     producer.send(None, partition_key="k3")
     archive_all(spark, broker, lake(tmp_path), topic, tmp_path / "state")
-    assert maintain(spark, MaintainOptions(lake(tmp_path))).merged > 1
-    done = replay(spark, options(broker, lake(tmp_path), topic, target))
+    assert runs(lambda session: maintain(session, MaintainOptions(lake(tmp_path)))).merged > 1
+    done = runs(lambda session: replay(session, options(broker, lake(tmp_path), topic, target)))
     snapshot = loaded(tmp_path).current_snapshot()
     assert snapshot is not None
     assert (done.rows, done.schema, done.snapshot, done.error) == (301, "BYTES", snapshot.snapshot_id, None)

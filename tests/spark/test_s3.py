@@ -95,11 +95,11 @@ def test_credentials_that_are_wrong_end_the_run_with_the_servers_word(
 WRITERS = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
-from heliograph_spark.run.files import Directory
+from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.session import SessionOptions, build_session
 
 spark = build_session("names", SessionOptions("local[1]", json.loads(sys.argv[1])))
-directory = Directory(spark, sys.argv[2])
+directory = open_directory(spark, sys.argv[2])
 found = []
 with ThreadPoolExecutor(int(sys.argv[3])) as writers:
     for name in map(str, range(10)):

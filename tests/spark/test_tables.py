@@ -18,7 +18,7 @@ from heliograph_spark.plan.errors import JobError, SchemaError
 from heliograph_spark.plan.positions import Position
 from heliograph_spark.run import day_files
 from heliograph_spark.run.day_files import DayFiles
-from heliograph_spark.run.files import Directory
+from heliograph_spark.run.hadoop_files import HadoopDirectory
 from heliograph_spark.run.places import Place
 from heliograph_spark.run.schemas import METADATA
 from heliograph_spark.run.spark_versions import arrow_schema
@@ -163,7 +163,7 @@ def test_rows_of_which_the_driver_finds_no_file_are_not_taken_for_written(
     filled = Filled(spark, catalog)
     with monkeypatch.context() as elsewhere:
         # As executors write them that do not share the driver's disk.
-        elsewhere.setattr(Directory, "matching", lambda *_: [])
+        elsewhere.setattr(HadoopDirectory, "matching", lambda *_: [])
         with pytest.raises(JobError, match="rows were written there, and the driver finds no file of them"):
             filled.write(rows(spark, ("a", b"k", 0)), 0)
     assert filled.target.complete("q") is None

@@ -18,7 +18,7 @@ from heliograph_spark.jobs.archiving.topic_table import TopicTable
 from heliograph_spark.jobs.maintain import MaintainOptions, maintain
 from heliograph_spark.jobs.replay import ReplayOptions, replay
 from heliograph_spark.plan.errors import JobError
-from heliograph_spark.run.files import Directory
+from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.session import Broker
 from heliograph_spark.tables.locations import of_hadoop
 from pyiceberg.catalog import load_catalog
@@ -128,7 +128,7 @@ def test_tables_in_a_bucket_are_written_once_widened_maintained_and_read_by_each
     assert lake.files() == files
 
     # As a killed run leaves it: below the table, and in no snapshot.
-    Directory(spark, of_hadoop(lake.table().location())).write_text("data/killed/left.parquet", "left")
+    open_directory(spark, of_hadoop(lake.table().location())).write_text("data/killed/left.parquet", "left")
     ten_days_later = lake.table().metadata.last_updated_ms / 1000 + 10 * 86_400
     kept = maintain(spark, MaintainOptions(Tables("lake", lake.properties)), lambda: ten_days_later)
     assert (kept.tables, kept.error) == (1, None)

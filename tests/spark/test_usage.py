@@ -25,6 +25,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.clients import DEADLINE_MS, ignore_receipt, publish, rest
 from tests.support.polling import eventually
 
+from .conftest import Runs
 from .test_replay import archive, documented, program
 
 QUOTA = 1 << 20
@@ -48,7 +49,7 @@ def table(spark: SparkSession, report: Path, name: str) -> list[dict[str, Any]]:
 
 
 def test_messages_bytes_keys_lag_and_quota_are_as_counted_by_hand(
-    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
+    spark: SparkSession, runs: Runs, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
 ) -> None:
     parted, plain = f"persistent://{tenant}/n/parted", f"persistent://{tenant}/n/plain"
     rest(broker, "PUT", f"persistent/{tenant}/n/parted/partitions", 3)
@@ -76,7 +77,7 @@ def test_messages_bytes_keys_lag_and_quota_are_as_counted_by_hand(
     options = UsageOptions(
         Broker(broker.service_url, broker.http_url), str(report), (tenant,), archive=str(tmp_path / "archive")
     )
-    done = usage(spark, options)
+    done = runs(lambda session: usage(session, options))
     total = sum(len(content) for _, content in sent)
     assert (done.tenants, done.namespaces, done.topics) == (1, 1, 2)
     assert (done.messages, done.bytes) == (1000, 2 * total)
@@ -178,6 +179,7 @@ def test_the_last_message_before_a_report_counts_even_in_the_same_millisecond(
 
 def test_keys_and_intervals_are_counted_in_one_reading(
     spark: SparkSession,
+    runs: Runs,
     broker: BrokerProcess,
     client: pulsar.Client,
     tenant: str,
@@ -200,7 +202,7 @@ def test_keys_and_intervals_are_counted_in_one_reading(
     monkeypatch.setattr("heliograph_spark.jobs.usage.interval_for", and_then_truncate)
     report = tmp_path / "report"
     options = UsageOptions(Broker(broker.service_url, broker.http_url), str(report), (tenant,), clock="event")
-    assert usage(spark, options).messages == 40
+    assert runs(lambda session: usage(session, options)).messages == 40
     assert sum(row["bytes"] for row in table(spark, report, "series")) >= 390
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from heliograph_spark.jobs.publishing import aside, put_in_place
 from heliograph_spark.plan.errors import JobError
-from heliograph_spark.run.files import STAGING, Directory
+from heliograph_spark.run.directories import open_directory
+from heliograph_spark.run.files import STAGING
 from pyspark.sql import SparkSession
 
 from .stepping import Run, make_steps, stop_here
@@ -20,7 +21,7 @@ def run(spark: SparkSession, path: Path, number: int) -> Run:
     """A run that began at this millisecond and writes its number into all it makes."""
 
     def work() -> int:
-        directory = Directory(spark, str(path))
+        directory = open_directory(spark, str(path))
         with aside(directory, number) as own:
             for table in TABLES:
                 stop_here()

@@ -1,6 +1,6 @@
-"""Reads and copies a topic without registering anything: ``unregistered_program.py SERVICE-URL TOPIC [REMOTE]``.
+"""Reads and copies a topic without registering anything.
 
-It prints what it found as JSON, and keeps a checkpoint in the working directory.
+Its arguments are ``SERVICE-URL TOPIC CHECKPOINT [REMOTE]``. It prints what it found as JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 
 def main() -> None:
-    service_url, topic, *remote = sys.argv[1:]
+    service_url, topic, checkpoint, *remote = sys.argv[1:]
     builder = SparkSession.builder
     builder = builder.remote(remote[0]) if remote else builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
@@ -28,7 +28,7 @@ def main() -> None:
     frame.select("value").write.format("pulsar").options(**copy).mode("append").save()
     stream = spark.readStream.format("pulsar").option("service.url", service_url).option("topic", topic)
     copied = stream.option("startingOffsets", "earliest").load().select("value").writeStream.format("pulsar")
-    copied = copied.options(**copy).option("checkpointLocation", "checkpoint").trigger(availableNow=True)
+    copied = copied.options(**copy).option("checkpointLocation", checkpoint).trigger(availableNow=True)
     copied.start().awaitTermination()
     written = spark.read.format("pulsar").options(**copy).load()
     found["copied"] = [bytes(row.value).decode() for row in written.select("value").collect()]
@@ -37,21 +37,8 @@ def main() -> None:
     # Once more by name, as notebooks do that were written before.
     heliograph_spark.register(spark)
     found["registered"] = [bytes(row.value).decode() for row in frame.select("value").collect()]
-    found["refused"] = _refused(spark) if remote else []
     print(json.dumps(found))
     spark.stop()
-
-
-def _refused(spark: SparkSession) -> list[str]:
-    """Return the errors of what needs Spark's own driver."""
-    from heliograph_spark.plan.errors import JobError
-    from heliograph_spark.run.archived import read_archive
-
-    try:
-        read_archive(spark, "archive", "persistent://public/default/words")
-    except JobError as error:
-        return [str(error)]
-    return []
 
 
 if __name__ == "__main__":

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from heliograph_spark.plan.errors import JobError, PulsarSourceError
+from heliograph_spark.plan.errors import JobError
 from heliograph_spark.plan.options import ReadOptions, full_name
 from heliograph_spark.plan.topics import find_topics
 from heliograph_spark.run.archived import topic_directory
+from heliograph_spark.run.connect import FAILURES, refuse_connect
+from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.files import Directory
 from heliograph_spark.run.session import first_of, progress, reason_of
 
@@ -69,7 +69,7 @@ def target_of(spark: SparkSession, options: ArchiveOptions) -> Target:
 
 def checkpoint_of(spark: SparkSession, options: ArchiveOptions, target: Target, topic: str) -> Directory:
     """Return the directory of the state of a topic's query."""
-    return Directory(spark, topic_directory((options.checkpoint or target.checkpoint).rstrip("/"), topic))
+    return open_directory(spark, topic_directory((options.checkpoint or target.checkpoint).rstrip("/"), topic))
 
 
 def archive(spark: SparkSession, options: ArchiveOptions, now: Callable[[], float] = time.time) -> ArchiveResult:
@@ -79,6 +79,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, now: Callable[[], floa
     options that cannot be understood, and :class:`PulsarSourceError` for what concerns all topics: a broker that
     cannot be reached, a topic that is not there, a directory that cannot be written.
     """
+    refuse_connect(spark, "archive")
     began = time.monotonic()
     topics = find_topics(asked_of(options))
     if not topics:
@@ -93,7 +94,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, now: Callable[[], floa
         for step in (run.go, run.measure):
             try:
                 step()
-            except (PulsarSourceError, PySparkException, Py4JError) as error:
+            except FAILURES as error:
                 failures.append(reason_of(topic, error))
                 progress(failures[-1])
         if not run.rows and not failures:

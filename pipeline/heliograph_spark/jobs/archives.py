@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from heliograph_spark.run.archived import DATE, archived_files, archived_topics, read_archive, topic_directory
-from heliograph_spark.run.files import Directory
+from heliograph_spark.run.directories import open_directory
 
 from .archived import Archive, Archived, Topics, made_of
 from .archiving.options import Tables
@@ -30,7 +30,7 @@ class FileArchive:
         return Archived(read_archive(self._spark, self.name, topic).drop(DATE), made_of(files))
 
     def size(self, topic: str) -> tuple[int, int]:
-        directory = Directory(self._spark, topic_directory(self.name, topic))
+        directory = open_directory(self._spark, topic_directory(self.name, topic))
         sizes = [directory.size(name) for name in archived_files(self._spark, self.name, topic)]
         return read_archive(self._spark, self.name, topic).count(), sum(sizes)
 

@@ -21,13 +21,13 @@ import time
 import uuid
 from dataclasses import dataclass, field, replace
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from heliograph_spark.plan.errors import JobError, MissingFileError, OptionError, PulsarSourceError
+from heliograph_spark.plan.errors import JobError, MissingFileError, OptionError
 from heliograph_spark.plan.options import full_name
 from heliograph_spark.run.archived import topic_directory
+from heliograph_spark.run.connect import FAILURES
+from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.files import STAGING, Directory, stage
 from heliograph_spark.run.session import first_of, progress, reason
 
@@ -115,12 +115,12 @@ def _compact(spark: SparkSession, options: CompactOptions, archive: Archive) -> 
         for each in failed:
             progress(each)
     # Before a task fails to write there, with a stack for each attempt.
-    Directory(spark, options.to).make()
+    open_directory(spark, options.to).make()
     result = CompactResult(topics=len(topics))
     for topic in topics:
         try:
             table, changed = _make(spark, archive, options.to, topic)
-        except (PulsarSourceError, PySparkException, Py4JError) as error:
+        except FAILURES as error:
             failed.append(f"{topic}: {reason(error)}")
             progress(failed[-1])
             continue
@@ -137,7 +137,7 @@ def _compact(spark: SparkSession, options: CompactOptions, archive: Archive) -> 
 
 def read_table(spark: SparkSession, to: str, topic: str) -> DataFrame:
     """Return the newest table of a topic, by its whole name. Raises :class:`JobError` if there is none."""
-    newest = _newest(Directory(spark, topic_directory(to, topic)))
+    newest = _newest(open_directory(spark, topic_directory(to, topic)))
     if not newest.version:
         raise JobError(f"{to}: there is no table of {topic}")
     return spark.read.parquet(newest.path)
@@ -178,13 +178,13 @@ def _file_of(version: int) -> str:
 def _make(spark: SparkSession, archive: Archive, to: str, topic: str) -> tuple[Table, bool]:
     """Return the newest table of a topic and whether it was made now."""
     messages, made_of = archive.read(topic)
-    directory = Directory(spark, topic_directory(to, topic))
+    directory = open_directory(spark, topic_directory(to, topic))
     newest = _newest(directory)
     if newest.version and newest.made_of == made_of:
         return newest, False
     version = newest.version + 1
     overtaken = f"{directory.path}: another run has made version {version} meanwhile"
-    root = Directory(spark, to)
+    root = open_directory(spark, to)
     encoded = directory.path.rsplit("/", 1)[-1]
     own = f"{version:08}-{uuid.uuid4().hex}"
     table = f"version={own}"
@@ -192,7 +192,7 @@ def _make(spark: SparkSession, archive: Archive, to: str, topic: str) -> tuple[T
         rows = stage(root, f"{encoded}/{own}", last_values(messages))
         directory.make()
         root.rename(f"{STAGING}/{encoded}/{own}", f"{encoded}/{table}")
-    except (PulsarSourceError, PySparkException, Py4JError) as error:
+    except FAILURES as error:
         directory.delete(table)
         if max(_versions(directory), default=0) >= version:
             # It may have failed only because its files were deleted with what was left of its version.

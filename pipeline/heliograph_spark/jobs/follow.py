@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from heliograph_spark.plan.errors import JobError, PulsarSourceError
 from heliograph_spark.plan.topics import find_topics, is_there
+from heliograph_spark.run.connect import FAILURES, refuse_connect
 from heliograph_spark.run.session import progress, reason, reason_of
 
 from .archive import ArchiveResult, asked_of, checkpoint_of, target_of
@@ -26,6 +26,9 @@ from .archiving.following import Ending, Follower
 from .archiving.options import ArchiveOptions, Following
 from .archiving.topic_run import TopicRun
 from .archiving.topic_states import TopicStates
+
+#: What a question to a Spark that has ended raises.
+_GONE: tuple[type[Exception], ...] = (*FAILURES, OSError)
 
 
 def follow(
@@ -42,6 +45,7 @@ def follow(
     and, for what concerns all topics at the beginning, :class:`PulsarSourceError`, as ``archive`` does;
     :class:`JobError` if Spark ends.
     """
+    refuse_connect(spark, "archive --follow")
     return _FollowedArchive(spark, options, following, ending, states, now).run()
 
 
@@ -156,7 +160,7 @@ class _FollowedArchive:
         try:
             context = self._spark.sparkContext._jsc
             ended = context is None or bool(context.sc().isStopped())
-        except (Py4JError, OSError):
+        except _GONE:
             ended = True
         if ended:
             raise JobError("Spark has ended")

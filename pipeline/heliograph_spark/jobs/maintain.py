@@ -12,14 +12,13 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from py4j.protocol import Py4JError
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from heliograph_spark.plan.errors import JobError, PulsarSourceError
+from heliograph_spark.plan.errors import JobError
 from heliograph_spark.plan.options import full_name
+from heliograph_spark.run.connect import FAILURES
 from heliograph_spark.run.session import first_of, progress, reason
 from heliograph_spark.tables.catalog import open_catalog, refusals
 from heliograph_spark.tables.expiry import delete_unused_files, expire_snapshots
@@ -106,7 +105,7 @@ def _maintain(
                 progress(f"{name}: {day}: {len(files)} files are merged")
             expired = expire_snapshots(table, at_ms - options.keep_snapshots_ms)
             deleted = delete_unused_files(spark, table, at_ms - options.keep_unused_ms)
-        except (PulsarSourceError, PySparkException, Py4JError) as error:
+        except FAILURES as error:
             failed.append(f"{topic}: {reason(error)}")
             progress(failed[-1])
             continue

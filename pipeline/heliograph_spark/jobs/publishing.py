@@ -13,10 +13,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
-from heliograph_spark.plan.errors import JobError, PulsarSourceError
+from heliograph_spark.plan.errors import JobError
+from heliograph_spark.run.connect import FAILURES
 from heliograph_spark.run.files import STAGING, Directory
 
 _MARK = "_began"
@@ -32,7 +30,7 @@ def aside(directory: Directory, began_ms: int) -> Iterator[str]:
     directory.write_text(f"{own}/{_MARK}", "")
     try:
         yield own
-    except (PulsarSourceError, PySparkException, Py4JError) as error:
+    except FAILURES as error:
         if not directory.exists(f"{own}/{_MARK}"):
             raise _overtaken(directory) from error
         raise

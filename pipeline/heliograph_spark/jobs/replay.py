@@ -31,6 +31,7 @@ from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceErro
 from heliograph_spark.plan.numbering import UNUSED
 from heliograph_spark.plan.options import Connection, WriteOptions, full_name, write_options
 from heliograph_spark.plan.topics import deduplicates, is_there
+from heliograph_spark.run.connect import cores, keep, release
 from heliograph_spark.run.primitives import PRIMITIVES
 from heliograph_spark.run.schemas import METADATA, VALUE, TopicSchema, columns_of, schema_of_topic
 from heliograph_spark.run.session import Broker, progress
@@ -94,7 +95,7 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
         checkpoint.check_target(target, partitions)
     # A later run may send what an end leaves out here.
     rows = rows if options.until_ms is None or not by_position else cut(rows, options.until_ms, len(partitions))
-    tasks = min(len(partitions), spark.sparkContext.defaultParallelism)
+    tasks = min(len(partitions), cores(spark))
     messages = encoded(
         rows,
         columns,
@@ -104,8 +105,8 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
         by_position=by_position,
         lasts=None if checkpoint is None else checkpoint.lasts,
     )
-    prepared = ordered(messages, tasks, options.order, by_position=by_position, by_turn=checkpoint is not None)
-    prepared.persist(StorageLevel.DISK_ONLY)
+    in_order = ordered(messages, tasks, options.order, by_position=by_position, by_turn=checkpoint is not None)
+    prepared = keep(in_order, StorageLevel.DISK_ONLY)
     encoder = encoder_of(columns, schema)
     read = None if snapshot is None else snapshot.id
     try:
@@ -138,7 +139,7 @@ def replay(spark: SparkSession, options: ReplayOptions) -> ReplayResult:
             speed = Speed(options.speed, min(first for _, _, first in found), time.time() + _START_S)
         sent, lost = _sent(left, columns, schema, writing, partitions, series, rates, speed)
     finally:
-        prepared.unpersist()
+        release(prepared)
     _check_sent(sent, total, lost, target, checkpoint)
     return ReplayResult(sent, source, target, encoder.kind, before, read)
 

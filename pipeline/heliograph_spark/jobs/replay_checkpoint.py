@@ -22,7 +22,7 @@ from heliograph_spark.plan.options import Connection
 from heliograph_spark.plan.positions import BEGINNING, Position
 from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.plan.topics import ledgers_of
-from heliograph_spark.run.files import Directory
+from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.session import Broker
 
 _FILE = "replay.json"
@@ -41,7 +41,7 @@ class ReplayCheckpoint:
     def __init__(self, spark: SparkSession, path: str, given: Given) -> None:
         self._spark = spark
         self._given = given
-        self._directory = Directory(spark, path)
+        self._directory = open_directory(spark, path)
         self._where = f"{self._directory.path}/{_FILE}"
         self.begun: BegunReplay | None = None
         if _FILE in self._directory.names():

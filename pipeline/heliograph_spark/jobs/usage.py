@@ -13,9 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import reduce
 from typing import Any, Literal, get_args, get_type_hints
 
-from py4j.protocol import Py4JError
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -33,9 +31,10 @@ from heliograph_spark.jobs.plan.usage_statistics import (
     topic_usage,
 )
 from heliograph_spark.plan.connection import check_admin
-from heliograph_spark.plan.errors import PulsarSourceError
 from heliograph_spark.plan.options import Connection, names_of, read_options
 from heliograph_spark.plan.topics import PARTITION, is_there, topic_of
+from heliograph_spark.run.connect import FAILURES, keep, release
+from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.files import Directory
 from heliograph_spark.run.session import Broker, first_of, progress, reason
 
@@ -105,7 +104,7 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
     connection = options.connection()
     wanted = find_partitions(connection, options.tenants)
     archived, failed = _archived(spark, options)
-    directory = Directory(spark, options.to)
+    directory = open_directory(spark, options.to)
     directory.make()
     while True:
         stats = [each for each in (stats_of(connection, name) for name in wanted) if each is not None]
@@ -116,7 +115,7 @@ def usage(spark: SparkSession, options: UsageOptions, now: Callable[[], float] =
         try:
             found = _reported(spark, options, directory, stats, archived, gone, now_ms)
             return replace(found, error=first_of(failed, "what is archived"))
-        except (PulsarSourceError, PySparkException, Py4JError) as error:
+        except FAILURES as error:
             if all(stats_of(connection, each.partition) is not None for each in stats):
                 raise
             progress(f"{reason(error)}; a topic has been deleted meanwhile, and the others are counted again")
@@ -132,17 +131,17 @@ def _reported(
     now_ms: int,
 ) -> UsageResult:
     """Count these partitions and put the report of them into its place."""
-    rows = _messages(spark, options, stats, now_ms).persist(StorageLevel.DISK_ONLY)
+    rows = keep(_messages(spark, options, stats, now_ms), StorageLevel.DISK_ONLY)
     by_key = rows.groupBy("topic", "partition", "key").agg(
         f.count("*").alias("messages"),
         f.sum("bytes").alias("bytes"),
         f.min("at").alias("first"),
         f.max("at").alias("last"),
     )
-    by_key = by_key.persist(StorageLevel.MEMORY_AND_DISK)
+    by_key = keep(by_key, StorageLevel.MEMORY_AND_DISK)
     try:
         counted, moment = _counted(rows, by_key, now_ms, options.clock)
-        rows.unpersist()
+        release(rows)
         keys = by_key.where("key IS NOT NULL").groupBy("topic", "key")
         keys = keys.agg(f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
         both = [partition_usage(each, counted.get(each.partition, Counted()), moment) for each in stats]
@@ -164,8 +163,8 @@ def _reported(
         with aside(directory, now_ms) as own:
             _write(spark, directory, own, report, keys)
     finally:
-        rows.unpersist()
-        by_key.unpersist()
+        release(rows)
+        release(by_key)
     return UsageResult(
         len(report.tenants),
         len(report.namespaces),
@@ -260,7 +259,7 @@ def _archived(spark: SparkSession, options: UsageOptions) -> tuple[dict[str, tup
         for topic in topics:
             try:
                 found[topic] = archive.size(topic)
-            except (PulsarSourceError, PySparkException, Py4JError) as error:
+            except FAILURES as error:
                 failed.append(f"{topic}: {reason(error)}")
     for each in failed:
         progress(each)
@@ -303,6 +302,7 @@ def _write(spark: SparkSession, directory: Directory, own: str, report: Report, 
     page = html(report)
     for name, frame in frames.items():
         frame.write.parquet(f"{directory.path}/{own}/parquet/{name}")
+        directory.check_written(f"{own}/parquet/{name}")
         frame.write.option("header", "true").csv(f"{directory.path}/{own}/csv/{name}")
     written = [f"{kind}/{name}" for kind in ("parquet", "csv") for name in frames]
     put_in_place(directory, own, written, REPORT, page)

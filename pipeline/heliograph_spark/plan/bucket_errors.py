@@ -1,6 +1,6 @@
-"""Advice for errors of the two clients that reach a bucket or a catalog: Hadoop's, and pyiceberg.
+"""Advice for errors of the clients that reach a bucket or a catalog: Hadoop's, pyiceberg, and a job's own.
 
-Both say what was refused, and neither which of a job's settings it goes by.
+They say what was refused, and not which of a job's settings it goes by.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ _ADVICE = (
     (
         r"java\.nio\.file\.AccessDeniedException: s3a:",
         "Spark's keys are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment,"
+        " or --conf spark.hadoop.fs.s3a.access.key=… and spark.hadoop.fs.s3a.secret.key=…",
+    ),
+    (
+        r"^(?:AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch)\b",
+        "with Spark Connect a job's own keys are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in its environment,"
         " or --conf spark.hadoop.fs.s3a.access.key=… and spark.hadoop.fs.s3a.secret.key=…",
     ),
     (

@@ -8,6 +8,7 @@ _EXTRAS = {
     "typer": "jobs",
     "pyiceberg": "jobs,iceberg",
     "sqlalchemy": "jobs,iceberg",
+    "obstore": "jobs,connect",
     "prometheus_client": "metrics",
 }
 

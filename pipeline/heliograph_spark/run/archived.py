@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from heliograph_spark.plan.errors import JobError, MissingFileError, SchemaError
 from heliograph_spark.plan.positions import Position, read_offsets, write_offsets
 
+from .directories import open_directory
 from .files import Directory
 from .merges import Merges, consistently
 from .widening import widened_record
@@ -42,7 +43,7 @@ def topic_directory(path: str, topic: str) -> str:
 
 def archived_topics(spark: SparkSession, path: str) -> list[str]:
     """Return the whole names of the topics in an archive, sorted. Raises :class:`JobError` if there is no archive."""
-    directory = Directory(spark, path)
+    directory = open_directory(spark, path)
     if not directory.exists():
         raise JobError(f"{path}: there is no such directory")
     topics = [name.partition("=")[2] for name in directory.names() if name.startswith(f"{TOPIC}=")]
@@ -57,7 +58,7 @@ def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:
     What a file lacks is null, and its narrower numbers are as wide as the column. Raises :class:`JobError` if the topic
     is not in the archive.
     """
-    directory = Directory(spark, topic_directory(path, topic))
+    directory = open_directory(spark, topic_directory(path, topic))
 
     def rows(complete: Mapping[str, int], merged: Merges) -> DataFrame:
         # An archive writes the columns before a file that has them can be read: what was to be read before is known.
@@ -88,7 +89,7 @@ def archived_files(spark: SparkSession, path: str, topic: str, day: str = "*") -
 
     They are those of one day (``YYYY-MM-DD``), or of all.
     """
-    directory = Directory(spark, topic_directory(path, topic))
+    directory = open_directory(spark, topic_directory(path, topic))
 
     def files(complete: Mapping[str, int], merged: Merges) -> list[str]:
         later = {f"{query}-": batch_name(query, batches) for query, batches in complete.items()}
@@ -175,7 +176,7 @@ def _complete(directory: Directory) -> dict[str, int]:
 
 def archived_columns(spark: SparkSession, path: str, topic: str) -> StructType | None:
     """Return the columns of a topic's files, those of metadata last; None if the topic is not archived there."""
-    return _columns(Directory(spark, topic_directory(path, topic)))[1]
+    return _columns(open_directory(spark, topic_directory(path, topic)))[1]
 
 
 def _columns(directory: Directory) -> tuple[str, StructType | None]:
@@ -213,7 +214,7 @@ def keep_columns(spark: SparkSession, path: str, topic: str, columns: StructType
                 f"field {field.name!r} of {topic} is called as a directory of the archive is;"
                 " allowDifferentTopicSchemas=true archives the bytes"
             )
-    directory = Directory(spark, topic_directory(path, topic))
+    directory = open_directory(spark, topic_directory(path, topic))
     last, known = _columns(directory)
     if known is None:
         merged = columns

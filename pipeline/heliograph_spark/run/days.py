@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from heliograph_spark.plan.positions import Position
 
 from .archived import DATE, read_archive, topic_directory
+from .directories import open_directory
 from .files import Directory
 
 MARK = "_SUCCESS"
@@ -53,7 +54,7 @@ def mark_days(
         return {}
     rows = read_archive(spark, path, topic)
     counts = rows.where(rows[DATE].isin(wanted)).groupBy(DATE).count().collect()
-    directory = Directory(spark, topic_directory(path, topic))
+    directory = open_directory(spark, topic_directory(path, topic))
     found = {row[DATE].isoformat(): int(row["count"]) for row in counts}
     for day, messages in sorted(found.items()):
         directory.write_whole(f"{DATE}={day}/{MARK}", mark_text(messages, up_to, stored_ms))

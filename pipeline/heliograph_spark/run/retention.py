@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from .archived import DATE, archived_files, name_below, topic_directory
 from .days import MARK
-from .files import Directory
+from .directories import open_directory
 from .merges import finish_merge, replace_files
 
 _REMOVED = "_removed"
@@ -20,13 +20,13 @@ _REMOVED = "_removed"
 
 def removed_days(spark: SparkSession, path: str, topic: str) -> list[str]:
     """Return the days of a topic that were removed from an archive, sorted."""
-    names = Directory(spark, topic_directory(path, topic)).names(_REMOVED)
+    names = open_directory(spark, topic_directory(path, topic)).names(_REMOVED)
     return [name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")]
 
 
 def remove_days(spark: SparkSession, path: str, topic: str, days: Iterable[str]) -> None:
     """Remove complete days of a topic, one after the other. The caller holds the topic's subscription."""
-    root, directory = Directory(spark, path), Directory(spark, topic_directory(path, topic))
+    root, directory = open_directory(spark, path), open_directory(spark, topic_directory(path, topic))
     for day in days:
         finish_merge(directory)
         place = f"{DATE}={day}"

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import typer
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -23,11 +22,13 @@ import heliograph_spark
 from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError
 from heliograph_spark.plan.extras import missing_package
 
-from .driver import check_driver, check_settings
+from .connect import FAILURES, check_answers, is_connect, refusal, remote_of, shown, words_of_java
 from .quoted_errors import quoted_error
 
 #: Bytes that Kubernetes reads of a container's termination message.
 RESULT_BYTES = 4096
+#: What a job ends with: a reason in one line, and not a stack.
+_FAILED: tuple[type[Exception], ...] = (*FAILURES, OSError)
 
 
 class Result(Protocol):
@@ -76,29 +77,42 @@ class SessionOptions:
         """The master that is asked for, here or by the environment; None if Spark's own settings say it."""
         return self.master or os.environ.get("SPARK_MASTER")
 
-    def check(self) -> None:
-        """Raise :class:`JobError` if the session would be one of Spark Connect."""
-        check_settings(self.place, self.conf)
+    @property
+    def remote(self) -> str | None:
+        """The address of the server of Spark Connect; None without one. Raises :class:`JobError` for a master, too."""
+        return remote_of(self.place, self.conf)
+
+    def refuse_connect(self, what: str) -> None:
+        """Raise :class:`JobError` if the session would be one of Spark Connect, where ``what`` does not run."""
+        if (remote := self.remote) is not None:
+            raise JobError(f"{shown(remote)}: {refusal(what)}")
+
+
+#: Settings that every session has. INT96, the default for times, has no statistics in a file, and other readers have
+#: deprecated it.
+_SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 
 
 def build_session(job: str, options: SessionOptions) -> SparkSession:
-    """Return a session in UTC that knows ``format("pulsar")``; its workers run the Python that this runs.
+    """Return a session in UTC that knows ``format("pulsar")``.
 
-    Raises :class:`JobError` if Spark does not start, or would be one of Spark Connect.
+    Raises :class:`JobError` if Spark does not start, or if the server of Spark Connect does not answer.
     """
+    remote = options.remote
+    spark = _started(job, options) if remote is None else _connected(remote, options.conf)
+    heliograph_spark.register(spark)
+    return spark
+
+
+def _started(job: str, options: SessionOptions) -> SparkSession:
+    """Return a session beside Spark's own driver; its workers run the Python that this runs."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    options.check()
     master = options.place
     if master is not None and master.startswith("local"):
         # No other machine is part of this Spark, so its UI is for this one.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(f"heliograph-spark {job}")
-    settings = {
-        "spark.sql.session.timeZone": "UTC",
-        # Spark's default, INT96, has no statistics in a file, and other readers have deprecated it.
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        "spark.ui.showConsoleProgress": "false",
-    }
+    settings = _SETTINGS | {"spark.ui.showConsoleProgress": "false"}
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
@@ -114,16 +128,38 @@ def build_session(job: str, options: SessionOptions) -> SparkSession:
             "Spark did not start, and has written the reason; it needs Java 17 or later (JAVA_HOME or PATH), a master"
             " (--master) such as local[2], spark://HOST:PORT or k8s://URL, and memory (spark.driver.memory) such as 1g"
         ) from error
-    except Py4JJavaError as error:
+    except FAILURES as error:
         # A session of masters that do not answer is given up while it starts.
-        if "stopped SparkContext" not in str(error.java_exception.toString()):
+        if "stopped SparkContext" not in (words_of_java(error) or ""):
             raise
         raise JobError(
             f"Spark has ended while it started, and has written the reason; is its master there: {master}?"
         ) from error
-    check_driver(spark)
+    if is_connect(spark):
+        spark.stop()
+        raise JobError(
+            "spark.api.mode connect, or a Spark that has it as its own, starts a server of Spark Connect in this"
+            " process; valid: spark.api.mode=classic, or sc://HOST:PORT of a server as --master"
+        )
     spark.sparkContext.setLogLevel("ERROR")
-    heliograph_spark.register(spark)
+    return spark
+
+
+def _connected(remote: str, conf: Mapping[str, str]) -> SparkSession:
+    """Return a session of Spark Connect with these settings."""
+    check_answers(remote)
+    spark: SparkSession = SparkSession.builder.remote(remote).getOrCreate()
+    for name, value in (_SETTINGS | dict(conf)).items():
+        if name in ("spark.remote", "spark.api.mode"):
+            continue
+        try:
+            spark.conf.set(name, value)
+        except PySparkException as error:
+            spark.stop()
+            raise JobError(
+                f"--conf {name}: a session of Spark Connect does not take it: {reason(error)}; valid: settings that may"
+                " change while Spark runs; the others are the server's own"
+            ) from error
     return spark
 
 
@@ -146,9 +182,7 @@ def progress(text: str) -> None:
 
 def reason(error: BaseException) -> str:
     """Return the reason in one line: this package's message in any process, else the first line of Spark's."""
-    text = str(error)
-    if isinstance(error, Py4JJavaError):
-        text = str(error.java_exception.toString())
+    text = words_of_java(error) or str(error)
     if not isinstance(error, PulsarSourceError):
         ours = quoted_error(text)
         text = ours.text if ours is not None and ours.text else text
@@ -183,8 +217,8 @@ def run_job(job: str, session: SessionOptions, result_file: Path | None, prepare
     code = 1
     try:
         work = prepare()
-        session.check()
-        progress(f"heliograph-spark {job}: starting Spark")
+        remote = session.remote
+        progress(f"heliograph-spark {job}: {'starting Spark' if remote is None else f'connecting to {shown(remote)}'}")
         spark = build_session(job, session)
         # Spark's own asks Java to cancel the jobs in the middle of another question, which fails with a stack.
         signal.signal(signal.SIGINT, _interrupt)
@@ -193,7 +227,7 @@ def run_job(job: str, session: SessionOptions, result_file: Path | None, prepare
         code = 0 if done.error is None else 1
     except OptionError as error:
         result, code = {"job": job, "error": reason(error)}, 2
-    except (PulsarSourceError, PySparkException, Py4JError, OSError) as error:
+    except _FAILED as error:
         result = {"job": job, "error": reason(error)}
     except ModuleNotFoundError as error:
         if (advice := missing_package(error)) is None:
@@ -222,7 +256,10 @@ def _interrupt(_number: int, _frame: object) -> None:
 def _expect_the_end(spark: SparkSession | None) -> None:
     """Keep Spark from reporting what its tasks fail with when it is stopped; end its Java if it is just starting."""
     if spark is not None:
-        spark.sparkContext.setLogLevel("OFF")
+        if is_connect(spark):
+            spark.interruptAll()
+        else:
+            spark.sparkContext.setLogLevel("OFF")
         return
     # Without a session nothing stops the process, which outlives this one. It is the only child then.
     for status in Path("/proc").glob("[0-9]*/stat"):

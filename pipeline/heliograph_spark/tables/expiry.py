@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from heliograph_spark.run.files import Directory
+from heliograph_spark.run.directories import open_directory
 
 from .catalog import refusals
 from .locations import of_hadoop, path_of
@@ -39,7 +39,7 @@ def delete_unused_files(spark: SparkSession, table: Table, before_ms: int) -> in
     more in them go, too. Returns the number of files. Raises :class:`JobError`, before it deletes anything, if a
     manifest is damaged, as the files that it named could not be known.
     """
-    directory = Directory(spark, of_hadoop(table.location()))
+    directory = open_directory(spark, of_hadoop(table.location()))
     found = [name for name in directory.files_before(before_ms) if name.startswith(_PLACES) and name.endswith(_OURS)]
     # After the files are listed: each that was committed until then is among them.
     with refusals(".".join(table.name())):

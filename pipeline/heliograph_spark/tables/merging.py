@@ -12,7 +12,8 @@ from pyiceberg.transforms import DayTransform
 from pyspark.sql import SparkSession
 
 from heliograph_spark.plan.errors import JobError
-from heliograph_spark.run.files import COMPRESSED, Directory
+from heliograph_spark.run.directories import open_directory
+from heliograph_spark.run.files import COMPRESSED
 
 from .adding import add_files
 from .catalog import refusals
@@ -36,10 +37,11 @@ def merge_day(
     name = ".".join(table.name())
     check_names(table.schemas().values(), name)
     count = files_needed(files, file_bytes)
-    data = Directory(spark, f"{of_hadoop(table.location())}/data")
+    data = open_directory(spark, f"{of_hadoop(table.location())}/data")
     place = f"merged-{uuid.uuid4().hex}"
     rows = spark.read.schema(in_spark(table.schema())).parquet(*(of_hadoop(file.file_path) for file in files))
     rows.coalesce(count).write.options(**COMPRESSED).parquet(f"{data.path}/{place}")
+    data.check_written(place)
     written = data.matching(f"{place}/*.parquet")
     of_day = rows_of_day(column, day)
     with refusals(name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
+from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.files import Directory
 
 from .locations import of_hadoop
@@ -29,4 +30,4 @@ def sync_metadata(spark: SparkSession, table: Table) -> None:
 
 def _place(spark: SparkSession, file: str) -> tuple[Directory, str]:
     directory, _, name = of_hadoop(file).rpartition("/")
-    return Directory(spark, directory), name
+    return open_directory(spark, directory), name

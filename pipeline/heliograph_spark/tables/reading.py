@@ -27,7 +27,7 @@ from pyiceberg.table.name_mapping import NameMapping
 from pyspark.sql import DataFrame, SparkSession
 
 from heliograph_spark.plan.errors import JobError
-from heliograph_spark.run.driver import check_driver
+from heliograph_spark.run.connect import cores
 from heliograph_spark.run.spark_versions import arrow_schema
 
 from .catalog import refusals
@@ -101,7 +101,6 @@ def read_scan(spark: SparkSession, scan: DataScan, name: str) -> DataFrame:
     Whole files and row groups are left out by the scan's filter; the other rows are there, and the caller filters them.
     Raises :class:`JobError` for what :func:`planned_files` does not read.
     """
-    check_driver(spark)
     files = planned_files(scan, name)
     with refusals(name):
         wanted = scan.projection()
@@ -109,7 +108,7 @@ def read_scan(spark: SparkSession, scan: DataScan, name: str) -> DataFrame:
         condition = bind(scan.table_metadata.schema(), scan.row_filter, case_sensitive=True)
     if not files:
         return spark.createDataFrame([], columns)
-    groups = in_tasks(files, spark.sparkContext.defaultParallelism)
+    groups = in_tasks(files, cores(spark))
     mapping = scan.table_metadata.name_mapping()
     reader = FileReader(scan.io, wanted, arrow_schema(columns), mapping, condition)
 

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from heliograph_spark.plan.errors import JobError
 from heliograph_spark.run.archived import DATE, archived_columns, archived_files, name_below, topic_directory
+from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.files import STAGING, Directory, stage
 from heliograph_spark.run.merges import finish_merge, replace_files
 
@@ -43,7 +44,7 @@ def merge_day(spark: SparkSession, path: str, topic: str, day: str, size: int, s
     Returns the number of files before and after; None if nothing was to be done. ``staging`` is a name of the caller's
     own, who holds the topic's subscription.
     """
-    root, directory = Directory(spark, path), Directory(spark, topic_directory(path, topic))
+    root, directory = open_directory(spark, path), open_directory(spark, topic_directory(path, topic))
     finish_merge(directory)
     files = archived_files(spark, path, topic, day)
     groups = in_groups(((file, directory.size(file)) for file in files), size)

@@ -34,7 +34,8 @@ from heliograph_spark.run.archived import (
     topic_directory,
 )
 from heliograph_spark.run.days import UTC_DAY, mark_days, marked_days, unmark_day, unmarked_days
-from heliograph_spark.run.files import STAGING, Directory, stage
+from heliograph_spark.run.directories import open_directory
+from heliograph_spark.run.files import STAGING, stage
 from heliograph_spark.run.files_source import WantedFiles, written_files
 from heliograph_spark.run.merges import finish_merge
 from heliograph_spark.run.places import place_of
@@ -56,7 +57,7 @@ class ParquetArchive:
 
     def prepare(self) -> None:
         """Make the directory."""
-        Directory(self._spark, self._path).make(STAGING)
+        open_directory(self._spark, self._path).make(STAGING)
 
     def topic(self, name: str) -> ParquetTopic:
         """Return the directory of a topic."""
@@ -78,13 +79,13 @@ class ParquetTopic:
         self._merge_bytes = merge_bytes
         self._archive_path = path
         self._topic = topic
-        self._archive = Directory(spark, path)
-        self._files = Directory(spark, topic_directory(path, topic))
+        self._archive = open_directory(spark, path)
+        self._files = open_directory(spark, topic_directory(path, topic))
         self._directory = name_below(topic)
         # A name of the run's own: what one writes that was cut off from the broker is never taken for another's.
         self._own = f"{self._directory}+{uuid.uuid4().hex}"
         self._staging = f"{STAGING}/{self._own}"
-        self._staged_files = Directory(spark, f"{self._archive.path}/{self._staging}")
+        self._staged_files = open_directory(spark, f"{self._archive.path}/{self._staging}")
         #: Whether the last write went to its end, so that nothing of the next batch can be there.
         self._whole = False
         self.path = self._files.path

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, expr, struct
 
+from heliograph_spark.run.connect import cores
 from heliograph_spark.run.spark_versions import by_number
 
 
@@ -17,7 +18,7 @@ def divided(rows: DataFrame, files: int) -> DataFrame:
     splits = rows.rdd.getNumPartitions()
     if splits <= files:
         return rows
-    if files >= rows.sparkSession.sparkContext.defaultParallelism:
+    if files >= cores(rows.sparkSession):
         return rows.coalesce(files)
     file = _unused_name(rows)
     number = expr(f"CAST(spark_partition_id() * {files}L div {splits} AS INT)")

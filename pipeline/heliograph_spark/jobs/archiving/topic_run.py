@@ -38,6 +38,7 @@ from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.plan.subscription_hold import Hold, backlog
 from heliograph_spark.plan.topics import ledgers_of
 from heliograph_spark.run.checkpoints import committed_offsets, is_unfinished, offsets_of, query_id, sync_planned
+from heliograph_spark.run.connect import cores
 from heliograph_spark.run.files import Directory
 from heliograph_spark.run.files_source import read_into_files
 from heliograph_spark.run.session import progress, reason
@@ -188,7 +189,7 @@ class TopicRun:
 
     def _query(self, partitions: list[str], hold: Hold) -> None:
         options = self._options
-        parallel = self._spark.sparkContext.defaultParallelism
+        parallel = cores(self._spark)
         limit = {"maxBytesPerTrigger": str(options.file_bytes * parallel)} if LIMITS_MICRO_BATCHES else {}
         given = {
             **limit,

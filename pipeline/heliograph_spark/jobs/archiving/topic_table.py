@@ -31,6 +31,7 @@ from heliograph_spark.plan.errors import JobError, SchemaError
 from heliograph_spark.plan.positions import Position, read_offsets, write_offsets
 from heliograph_spark.run.archived import batch_name
 from heliograph_spark.run.days import UTC_DAY, mark_text
+from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.files import COMPRESSED, Directory
 from heliograph_spark.run.files_source import WantedFiles, batch_directory, written_files
 from heliograph_spark.run.places import place_of
@@ -182,7 +183,7 @@ class TopicTable:
         return self._add(table, batch, found, merged.replaced)
 
     def _data(self, table: Table) -> Directory:
-        return Directory(self._spark, f"{of_hadoop(table.location())}/data")
+        return open_directory(self._spark, f"{of_hadoop(table.location())}/data")
 
     def _directory_of(self, batch: Batch) -> str:
         return batch_directory(batch.query, batch.number, f"-{self._own}")
@@ -286,7 +287,7 @@ class TopicTable:
             ) as creation,
         ):
             location = creation.table_metadata.location
-            if Directory(self._spark, f"{of_hadoop(location)}/data").names():
+            if open_directory(self._spark, f"{of_hadoop(location)}/data").names():
                 # They may be those of a table that has another name now, and no snapshot of this one would have them.
                 raise JobError(
                     f"{self.path}: {location} has the files of a table that was renamed or dropped: move or delete"
