@@ -185,10 +185,8 @@ def archive_command(
     sizes = file_bytes("--file-size", file_size), None if merge_to is None else file_bytes("--merge-to", merge_to)
     day_complete_after_ms = duration_ms("--day-complete-after", day_complete_after)
     keep_ms = None if keep is None else positive_ms("--keep", keep, "1d, 90d, 52w")
-    session = SessionOptions(master, pairs("--conf", conf))
 
     def prepare() -> Work:
-        session.refuse_connect("archive")
         from .jobs.archive import ArchiveOptions, archive
         from .jobs.archiving.following import Ending
         from .jobs.archiving.options import Following
@@ -224,7 +222,7 @@ def archive_command(
 
         return work
 
-    run_job("archive", session, result, prepare)
+    run_job("archive", SessionOptions(master, pairs("--conf", conf)), result, prepare)
 
 
 @app.command("maintain")

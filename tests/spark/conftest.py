@@ -21,8 +21,9 @@ from tests.support.s3_server import Bucket, s3_bucket
 
 from .connect_server import PIPELINE, connect_server
 from .lakes import catalog
+from .planners import planner
 
-__all__ = ["PIPELINE", "broker", "bucket", "catalog", "client", "spark", "topic"]
+__all__ = ["PIPELINE", "broker", "bucket", "catalog", "client", "planner", "spark", "topic"]
 
 T = TypeVar("T")
 

@@ -82,6 +82,7 @@ def data_files(path: Path) -> list[Path]:
     return sorted(path.glob("topic=*/date=*/*.parquet"))
 
 
+@pytest.mark.usefixtures("planner")
 def test_a_partitioned_topic_is_in_few_files_once_and_only_what_comes_later_is_added(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -196,6 +197,7 @@ def test_what_is_not_archived_is_held_and_what_is_archived_is_let_go(
     assert numbers(spark, tmp_path, f"persistent://{name}") == list(range(9))
 
 
+@pytest.mark.usefixtures("planner")
 @pytest.mark.usefixtures("trims_exactly")
 def test_messages_that_are_gone_are_named_and_skipped_only_when_asked(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
@@ -223,6 +225,7 @@ def test_messages_that_are_gone_are_named_and_skipped_only_when_asked(
     assert numbers(spark, tmp_path, name) == [0, 1, 5]
 
 
+@pytest.mark.usefixtures("planner")
 def test_a_topic_that_is_recreated_without_one_of_its_partitions_names_it_and_goes_on_only_when_asked(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -240,6 +243,7 @@ def test_a_topic_that_is_recreated_without_one_of_its_partitions_names_it_and_go
     assert numbers(spark, tmp_path, named(topic)) == [0, 1]
 
 
+@pytest.mark.usefixtures("planner")
 def test_a_batch_that_was_half_in_its_places_when_the_job_was_killed_is_written_once(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -254,7 +258,7 @@ def test_a_batch_that_was_half_in_its_places_when_the_job_was_killed_is_written_
     (state,) = (tmp_path / "_checkpoint").glob("topic=*")
     last = max(int(each.name) for each in (state / "commits").glob("[0-9]*"))
     for each in [state / "commits" / str(last), state / "commits" / f".{last}.crc"]:
-        each.unlink()
+        each.unlink(missing_ok=True)
     (complete,) = tmp_path.glob(f"topic=*/_complete-*-{last + 1:08}")
     complete.unlink()
     found = numbers(spark, tmp_path, named(topic))
@@ -296,6 +300,7 @@ def test_a_batch_is_read_when_all_its_files_are_in_their_places(
     assert sorted(each.name[-9:] for each in tmp_path.glob("topic=*/_complete-*")) == ["-00000002", "-00000003"]
 
 
+@pytest.mark.usefixtures("planner")
 def test_a_batch_that_only_spark_does_not_know_to_be_done_stays_as_readers_have_it(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -304,12 +309,13 @@ def test_a_batch_that_only_spark_does_not_know_to_be_done_stays_as_readers_have_
     before = [(file, file.stat().st_ino) for file in data_files(tmp_path)]
     (state,) = (tmp_path / "_checkpoint").glob("topic=*")
     for each in [state / "commits" / "0", state / "commits" / ".0.crc"]:
-        each.unlink()
+        each.unlink(missing_ok=True)
     again = run(spark, broker, tmp_path, topics=(topic,))
     assert (again.rows, again.lag, again.error) == (0, 0, None)
     assert [(file, file.stat().st_ino) for file in data_files(tmp_path)] == before
 
 
+@pytest.mark.usefixtures("planner")
 def test_a_checkpoint_older_than_the_files_is_refused_and_nothing_is_left_out(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -340,7 +346,7 @@ def test_splits_are_read_side_by_side_however_few_the_files_are(spark: SparkSess
     read = spark.range(0, 80, 1, 8).mapInArrow(mark, "id bigint, task int")
     cores = spark.sparkContext.defaultParallelism
     assert cores == 2
-    one, more = divided(read, cores - 1), divided(read, cores + 1)
+    one, more = divided(read, 8, cores - 1), divided(read, 8, cores + 1)
     assert (one.rdd.getNumPartitions(), more.rdd.getNumPartitions()) == (1, 3)
     rows = one.collect()
     assert sorted(row.id for row in rows) == list(range(80))
@@ -349,9 +355,9 @@ def test_splits_are_read_side_by_side_however_few_the_files_are(spark: SparkSess
     rows = more.withColumn("file", spark_partition_id()).collect()
     assert {(row.file, row.task) for row in rows} == {(0, 0), (1, 1), (2, 2)}
     assert [row.id for row in rows] == list(range(80))
-    assert divided(read, 8) is read
+    assert divided(read, 8, 8) is read
     # A field of any name stays.
-    assert divided(read.withColumnRenamed("task", "__file"), cores - 1).columns == ["id", "__file"]
+    assert divided(read.withColumnRenamed("task", "__file"), 8, cores - 1).columns == ["id", "__file"]
 
 
 def test_a_checkpoint_that_is_gone_does_not_write_everything_again(

@@ -194,6 +194,7 @@ def definition(number: str, *inner: tuple[str, str]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("planner")
 def test_an_archive_goes_on_when_the_topics_schema_widens(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -219,6 +220,7 @@ def test_an_archive_goes_on_when_the_topics_schema_widens(
     assert [(row.n, tuple(row.s)) for row in rows.collect()] == [(LARGEST, (0.5, None)), (1 << 40, (0.1, "x"))]
 
 
+@pytest.mark.usefixtures("planner")
 def test_fields_that_are_added_while_an_archive_runs_are_archived(
     spark: SparkSession,
     broker: BrokerProcess,

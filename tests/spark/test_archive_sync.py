@@ -20,6 +20,7 @@ from tests.support.clients import publish
 from .lakes import lake
 
 
+@pytest.mark.usefixtures("planner")
 @pytest.mark.parametrize("in_tables", [False, True])
 def test_messages_are_acknowledged_when_their_files_and_the_checkpoint_are_on_the_disk(
     spark: SparkSession,

@@ -123,6 +123,7 @@ def end_at_commit(ends: pytest.MonkeyPatch, *, committed: bool) -> None:
     ends.setattr(TopicTable, "_commit", commit)
 
 
+@pytest.mark.usefixtures("planner")
 @pytest.mark.parametrize("moment", ["before the files", "before the commit", "after the commit"])
 def test_a_run_that_ends_at_any_moment_of_a_commit_is_repeated_and_adds_its_messages_once(
     spark: SparkSession,
@@ -280,6 +281,7 @@ def test_a_table_of_another_topic_and_a_checkpoint_that_is_gone_are_refused(
         )
 
 
+@pytest.mark.usefixtures("planner")
 def test_the_last_values_change_with_each_batch_once_and_only_the_partitions_of_its_keys_are_written(
     spark: SparkSession,
     broker: BrokerProcess,

@@ -180,17 +180,6 @@ def test_an_address_that_is_not_one_of_a_server_is_named(
     assert made["error"].startswith(error)
 
 
-@pytest.mark.parametrize("more", [[], ["--follow"]])
-def test_an_archive_is_refused_with_what_to_do(tmp_path: Path, more: list[str]) -> None:
-    given = ["--topic", "words", "--path", str(tmp_path / "archive"), "--master", "sc://127.0.0.1:1", *more]
-    code, made, lines = run("archive", *given)
-    text = (
-        "sc://127.0.0.1:1: archive runs beside Spark's own driver, and this is a session of Spark Connect; start it by"
-        " spark-submit or with the cluster's own address as --master"
-    )
-    assert (code, made["error"], lines) == (1, text, [f"heliograph-spark archive: {text}"])
-
-
 @pytest.mark.timeout(600)
 def test_a_server_with_other_files_is_named(
     broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path

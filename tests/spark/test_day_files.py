@@ -226,6 +226,7 @@ def test_a_file_that_the_driver_does_not_find_as_it_was_written_is_named(spark: 
         written_files(rows, root)
 
 
+@pytest.mark.usefixtures("planner")
 def test_tasks_write_the_files_of_an_archive_that_spark_reads_as_its_own(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -251,6 +252,7 @@ def test_tasks_write_the_files_of_an_archive_that_spark_reads_as_its_own(
     assert rows.select(*read.columns).collect() == read.collect()
 
 
+@pytest.mark.usefixtures("planner")
 def test_names_that_spark_would_not_tell_apart_in_the_files_are_refused_before_any_is_written(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

@@ -326,6 +326,7 @@ def test_the_topic_follows_from_the_subscription_unless_it_is_given() -> None:
     assert read_options({"service.url": "pulsar://localhost", "topic": "t"}, streaming=True).dead_letters is None
 
 
+@pytest.mark.usefixtures("planner")
 def test_an_archive_that_is_killed_publishes_its_letters_once_where_the_topic_deduplicates(
     spark: SparkSession,
     broker: BrokerProcess,

@@ -262,6 +262,7 @@ def test_the_lag_of_a_topic_whose_broker_cannot_be_asked_is_not_said_to_be_nothi
         assert set(job.metrics()) == {("failures_total", topic)}
 
 
+@pytest.mark.usefixtures("planner")
 def test_tables_of_several_topics_are_followed_one_of_them_without_messages(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

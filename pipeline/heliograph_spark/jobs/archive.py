@@ -1,6 +1,6 @@
 """``archive``: topics into Parquet or into tables, every message once, and acknowledged when it is written.
 
-Each topic is a streaming query with its own checkpoint, which runs up to the head and ends
+Each topic is a query with its own checkpoint, which runs up to the head and ends
 (:mod:`.archiving.topic_run`). The target of its micro-batches (:mod:`.archiving.target`) makes it exactly once.
 
 At its end a run marks the days that are complete (:mod:`.day_marks`), also those that a killed run has left without a
@@ -19,7 +19,7 @@ from heliograph_spark.plan.errors import JobError
 from heliograph_spark.plan.options import ReadOptions, full_name
 from heliograph_spark.plan.topics import find_topics
 from heliograph_spark.run.archived import topic_directory
-from heliograph_spark.run.connect import FAILURES, refuse_connect
+from heliograph_spark.run.connect import FAILURES
 from heliograph_spark.run.directories import open_directory
 from heliograph_spark.run.files import Directory
 from heliograph_spark.run.session import first_of, progress, reason_of
@@ -79,7 +79,6 @@ def archive(spark: SparkSession, options: ArchiveOptions, now: Callable[[], floa
     options that cannot be understood, and :class:`PulsarSourceError` for what concerns all topics: a broker that
     cannot be reached, a topic that is not there, a directory that cannot be written.
     """
-    refuse_connect(spark, "archive")
     began = time.monotonic()
     topics = find_topics(asked_of(options))
     if not topics:

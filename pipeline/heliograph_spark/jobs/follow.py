@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from heliograph_spark.plan.errors import JobError, PulsarSourceError
 from heliograph_spark.plan.topics import find_topics, is_there
-from heliograph_spark.run.connect import FAILURES, refuse_connect
+from heliograph_spark.run.connect import has_ended
 from heliograph_spark.run.session import progress, reason, reason_of
 
 from .archive import ArchiveResult, asked_of, checkpoint_of, target_of
@@ -26,9 +26,6 @@ from .archiving.following import Ending, Follower
 from .archiving.options import ArchiveOptions, Following
 from .archiving.topic_run import TopicRun
 from .archiving.topic_states import TopicStates
-
-#: What a question to a Spark that has ended raises.
-_GONE: tuple[type[Exception], ...] = (*FAILURES, OSError)
 
 
 def follow(
@@ -45,7 +42,6 @@ def follow(
     and, for what concerns all topics at the beginning, :class:`PulsarSourceError`, as ``archive`` does;
     :class:`JobError` if Spark ends.
     """
-    refuse_connect(spark, "archive --follow")
     return _FollowedArchive(spark, options, following, ending, states, now).run()
 
 
@@ -157,10 +153,5 @@ class _FollowedArchive:
 
     def _check_spark(self) -> None:
         """Raise :class:`JobError` if Spark has ended: no topic would succeed any more."""
-        try:
-            context = self._spark.sparkContext._jsc
-            ended = context is None or bool(context.sc().isStopped())
-        except _GONE:
-            ended = True
-        if ended:
+        if has_ended(self._spark):
             raise JobError("Spark has ended")

@@ -22,6 +22,8 @@ with suppress(ModuleNotFoundError):
     from py4j.protocol import Py4JError
 
     FAILURES = (*FAILURES, Py4JError)
+#: What a question to a Spark that has ended raises.
+_GONE: tuple[type[Exception], ...] = (*FAILURES, OSError)
 
 #: How long a server of Spark Connect may take for a connection (s).
 _CONNECTED_WITHIN_S = 20.0
@@ -38,18 +40,16 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
-def refuse_connect(spark: SparkSession, what: str) -> None:
-    """Raise :class:`JobError` on a session of Spark Connect, naming what does not run there."""
-    if is_connect(spark):
-        raise JobError(refusal(what))
-
-
-def refusal(what: str) -> str:
-    """Return the error of what does not run on a session of Spark Connect."""
-    return (
-        f"{what} runs beside Spark's own driver, and this is a session of Spark Connect; start it by spark-submit or"
-        " with the cluster's own address as --master"
-    )
+def has_ended(spark: SparkSession) -> bool:
+    """Whether Spark has ended or, with Spark Connect, its server has this session no more: nothing would succeed."""
+    try:
+        if is_connect(spark):
+            spark.conf.get("spark.sql.session.timeZone")
+            return False
+        context = spark.sparkContext._jsc
+        return context is None or bool(context.sc().isStopped())
+    except _GONE:
+        return True
 
 
 def remote_of(master: str | None, conf: Mapping[str, str]) -> str | None:

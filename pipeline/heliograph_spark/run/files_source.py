@@ -1,8 +1,9 @@
 """A data source of streams for ``archive``: its tasks write the messages that they read into files themselves.
 
 Spark would make a row of every message, and columns of the rows again, which takes much longer than reading them. It
-plans, repeats and counts the micro-batches as it does for ``format("pulsar")``, of which this is a part; it gets a row
-for each file that a task has written. Files of tasks that failed are in none of these rows.
+plans, repeats and counts the micro-batches as it does for ``format("pulsar")``, of which this is a part, or the job
+does (:mod:`.planned_batch`). Spark gets a row for each file that a task has written. Files of tasks that failed are in
+none of these rows.
 
 A task reads its splits one after the other, so there are as many tasks as cores, although each writes a file of its
 own (:func:`task_count`).
@@ -11,14 +12,14 @@ own (:func:`task_count`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from weakref import WeakSet
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming import DataStreamReader
 from pyspark.sql.types import LongType, StringType, StructType
 
@@ -30,6 +31,7 @@ from .archived import batch_name
 from .day_files import DayFiles, MessageFile
 from .files import Directory
 from .places import Place
+from .planned_batch import PlannedBatch, PlannedReader, register_once
 from .source import PulsarDataSource, Split, StreamReader, UnlimitedStreamReader
 from .spark_versions import LIMITS_MICRO_BATCHES, arrow_schema
 from .tasks import micro_batch
@@ -84,14 +86,12 @@ def batch_directory(query: str, batch: int, suffix: str) -> str:
     return batch_name(query, batch) + suffix
 
 
-def read_into_files(spark: SparkSession, wanted: WantedFiles, messages: StructType) -> DataStreamReader:
+def read_into_files(spark: SparkSession, wanted: WantedFiles, messages: StructType, cores: int) -> DataStreamReader:
     """Return a reader to which the options of ``format("pulsar")`` are to be given, which gave these columns."""
-    if spark not in _registered:
-        # Spark warns of a source that it knows already.
-        spark.dataSource.register(MessageFilesSource)
-        _registered.add(spark)
-    given = wanted.options(messages) | {_CORES: str(spark.sparkContext.defaultParallelism)}
-    return spark.readStream.format(MessageFilesSource.name()).options(**given)
+    register_once(spark, MessageFilesSource, _registered)
+    return spark.readStream.format(MessageFilesSource.name()).options(
+        **wanted.options(messages), **{_CORES: str(cores)}
+    )
 
 
 def task_count(splits: int, stored: int, file_bytes: int, cores: int) -> int:
@@ -103,6 +103,23 @@ def task_count(splits: int, stored: int, file_bytes: int, cores: int) -> int:
     """
     files = max(1, -(-stored // file_bytes))
     return min(splits, max(files, min(cores, stored // _LEAST_TASK_BYTES)))
+
+
+def planned_into_files(
+    spark: SparkSession,
+    planned: PlannedBatch,
+    wanted: WantedFiles,
+    messages: StructType,
+    cores: int,
+    options: Mapping[str, str],
+) -> DataFrame:
+    """Return the files of a micro-batch, which tasks write when its rows are asked for.
+
+    The options are those of ``format("pulsar")``, which gave these columns.
+    """
+    register_once(spark, MessageFilesSource, _registered)
+    reader = spark.read.format(MessageFilesSource.name()).options(**wanted.options(messages), **{_CORES: str(cores)})
+    return reader.options(**options).options(**planned.options()).load()
 
 
 def written_files(rows: DataFrame, root: Directory) -> list[MessageFile]:
@@ -136,12 +153,13 @@ class _Splits(InputPartition):
 
 
 class MessageFilesSource(PulsarDataSource):
-    """The data source; see :func:`read_into_files`."""
+    """The data source; see :func:`read_into_files` and :func:`planned_into_files`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
         self._wanted, self._messages = WantedFiles.of(given)
         self._cores = int(given.pop(_CORES.lower()))
+        self._planned = PlannedBatch.of(given)
         super().__init__(given)
 
     @classmethod
@@ -151,6 +169,13 @@ class MessageFilesSource(PulsarDataSource):
     def schema(self) -> StructType:
         return _FILE
 
+    def reader(self, schema: StructType) -> DataSourceReader:
+        planned = self._planned
+        assert planned is not None
+        options = read_options(self.options, streaming=True)
+        stream = MessageFilesReader(self._messages, options, self._wanted, self._cores, planned)
+        return PlannedReader(stream, stream.of_files(planned.splits))
+
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = read_options(self.options, streaming=True)
         reader = MessageFilesReader if LIMITS_MICRO_BATCHES else UnlimitedMessageFilesReader
@@ -158,15 +183,29 @@ class MessageFilesSource(PulsarDataSource):
 
 
 class MessageFilesReader(StreamReader):
-    """Reads as a stream does, by tasks for so many cores, and yields the files instead of the messages."""
+    """Reads as a stream does, by tasks for so many cores, and yields the files instead of the messages.
 
-    def __init__(self, columns: StructType, options: ReadOptions, wanted: WantedFiles, cores: int) -> None:
-        super().__init__(columns, options)
+    ``planned`` is the micro-batch where Spark does not say to a task which one it is part of.
+    """
+
+    def __init__(
+        self,
+        columns: StructType,
+        options: ReadOptions,
+        wanted: WantedFiles,
+        cores: int,
+        planned: PlannedBatch | None = None,
+    ) -> None:
+        super().__init__(columns, options, None if planned is None else planned.query)
         self._wanted = wanted
         self._cores = cores
+        self._part_of = None if planned is None else (planned.query, planned.number)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        splits = super().partitions(start, end)
+        return self.of_files(super().partitions(start, end))
+
+    def of_files(self, splits: Sequence[InputPartition]) -> Sequence[InputPartition]:
+        """Return the splits in groups of neighbours, each of which one task writes."""
         stored = stored_bytes(each.range for each in splits if isinstance(each, Split))
         tasks = task_count(len(splits), stored, self._wanted.file_bytes, self._cores)
         borders = [len(splits) * at // tasks for at in range(tasks + 1)] if tasks else []
@@ -174,7 +213,7 @@ class MessageFilesReader(StreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Splits)
-        part_of = micro_batch()
+        part_of = self._part_of or micro_batch()
         assert part_of is not None
         query, batch = part_of
         wanted = self._wanted

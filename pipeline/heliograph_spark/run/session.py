@@ -22,7 +22,7 @@ import heliograph_spark
 from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError
 from heliograph_spark.plan.extras import missing_package
 
-from .connect import FAILURES, check_answers, is_connect, refusal, remote_of, shown, words_of_java
+from .connect import FAILURES, check_answers, is_connect, remote_of, shown, words_of_java
 from .quoted_errors import quoted_error
 
 #: Bytes that Kubernetes reads of a container's termination message.
@@ -81,11 +81,6 @@ class SessionOptions:
     def remote(self) -> str | None:
         """The address of the server of Spark Connect; None without one. Raises :class:`JobError` for a master, too."""
         return remote_of(self.place, self.conf)
-
-    def refuse_connect(self, what: str) -> None:
-        """Raise :class:`JobError` if the session would be one of Spark Connect, where ``what`` does not run."""
-        if (remote := self.remote) is not None:
-            raise JobError(f"{shown(remote)}: {refusal(what)}")
 
 
 #: Settings that every session has. INT96, the default for times, has no statistics in a file, and other readers have

@@ -229,16 +229,18 @@ class FilteredBatchReader(BatchReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Its offsets are the last message read of each partition; what a task reads follows from two of them alone."""
+    """Its offsets are the last message read of each partition; what a task reads follows from two of them alone.
 
-    def __init__(self, columns: StructType, options: ReadOptions) -> None:
+    ``query`` is the id of the query for tasks to which Spark does not say it.
+    """
+
+    def __init__(self, columns: StructType, options: ReadOptions, query: str | None = None) -> None:
         self._columns = columns
         self._options = options
         self._schema, topics = _schema(options)
         check_columns(columns, self._schema, _named(topics), options)
         self._brokers = shared(options.connection)
-        #: For tasks to which Spark does not say which query they are of.
-        self._own = uuid.uuid4().hex
+        self._own = query or uuid.uuid4().hex
         self._tails: dict[str, EntryReader] = {}
         self._found: tuple[float, list[str]] | None = None
         self._target: dict[str, Position] | None = None
@@ -413,11 +415,11 @@ class UnlimitedStreamReader(StreamReader):
     is therefore checked by its partitions.
     """
 
-    def __init__(self, columns: StructType, options: ReadOptions) -> None:
+    def __init__(self, columns: StructType, options: ReadOptions, query: str | None = None) -> None:
         for option, given in (("maxBytesPerTrigger", options.max_bytes), ("maxOffsetsPerTrigger", options.max_offsets)):
             if given is not None:
                 raise refuse(option, "4.2")
-        super().__init__(columns, options)
+        super().__init__(columns, options, query)
         self._planned: dict[str, str] = {}
 
     def initialOffset(self) -> dict[str, str]:

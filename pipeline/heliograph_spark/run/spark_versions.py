@@ -7,6 +7,7 @@ raises :class:`PulsarSourceError` with a Spark that is too old.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyspark
@@ -74,18 +75,20 @@ else:
         """Stands in; Spark ends the stream after one micro-batch."""
 
     class ReadLimit:  # type: ignore[no-redef]
-        """Stands in; no other limit is made than :class:`ReadAllAvailable`."""
+        """Stands in; Spark gets none."""
 
     class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
         """Stands in."""
 
+    @dataclass(frozen=True)
     class ReadMaxBytes(ReadLimit):  # type: ignore[no-redef]
-        """Stands in, and is never made: the option is refused."""
+        """Stands in, where a job plans the micro-batches itself."""
 
         max_bytes: int
 
+    @dataclass(frozen=True)
     class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
-        """Stands in, and is never made: the option is refused."""
+        """Stands in, where a job plans the micro-batches itself."""
 
         max_rows: int
 

@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, StructType
 
 from heliograph_spark.jobs.last_messages import has_value, last_messages
 from heliograph_spark.plan.errors import JobError
+from heliograph_spark.run.connect import keep, release
 from heliograph_spark.tables.catalog import refusals
 from heliograph_spark.tables.columns import REWRITE, check_names, in_spark
 from heliograph_spark.tables.locations import of_hadoop
@@ -48,7 +50,7 @@ class LastValues(TopicTable):
     def merged(self, rows: DataFrame, table: Table) -> Iterator[Merged]:
         bucket = f.pmod(f.xxhash64("__key"), f.lit(BUCKETS)).cast("int")
         # They are read twice: for their partitions, and to be written.
-        new = last_messages(rows.withColumn(BUCKET, bucket)).persist()
+        new = keep(last_messages(rows.withColumn(BUCKET, bucket)), StorageLevel.MEMORY_AND_DISK_DESER)
         try:
             there = self._files_of(table, {int(row[BUCKET]) for row in new.select(BUCKET).distinct().collect()})
             last = new
@@ -59,7 +61,7 @@ class LastValues(TopicTable):
             last = last.where(has_value(rows.drop(BUCKET))).repartition(BUCKET)
             yield Merged(last, In(BUCKET, sorted(set(there.values()))) if there else None)
         finally:
-            new.unpersist()
+            release(new)
 
     def _files_of(self, table: Table, buckets: set[int]) -> dict[str, int]:
         """Return the files of these partitions, and of which one each is."""

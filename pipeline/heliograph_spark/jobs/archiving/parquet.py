@@ -118,7 +118,7 @@ class ParquetTopic:
 
     def _stage_rows(self, rows: DataFrame) -> _Staged:
         # Without it a task sorts its rows by their days, of which there are two at most in nearly all micro-batches.
-        # It is the session of the query alone.
+        # It is the session of the streaming query alone or, with Spark Connect, that of the job.
         rows.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
         count = stage(self._archive, self._own, rows.withColumn(DATE, expr(UTC_DAY)), DATE)
         found = self._archive.matching(f"{self._staging}/{DATE}=*/*.parquet")

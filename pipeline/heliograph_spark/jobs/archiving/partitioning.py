@@ -9,13 +9,12 @@ from heliograph_spark.run.connect import cores
 from heliograph_spark.run.spark_versions import by_number
 
 
-def divided(rows: DataFrame, files: int) -> DataFrame:
-    """Return the rows in at most ``files`` partitions, each of neighbouring ones.
+def divided(rows: DataFrame, splits: int, files: int) -> DataFrame:
+    """Return the rows, which are in ``splits`` partitions, in at most ``files``, each of neighbouring ones.
 
     Where there are more of these, a task reads several one after the other, unless there would be fewer tasks than
     cores: then each is read by a task of its own, and the rows pass once through the executors' disks.
     """
-    splits = rows.rdd.getNumPartitions()
     if splits <= files:
         return rows
     if files >= cores(rows.sparkSession):

@@ -1,7 +1,7 @@
 """The interface of ``archive`` to its targets: a directory of Parquet files, or tables.
 
-A run reads a topic by a streaming query of Spark, which numbers its micro-batches and repeats the last one after a
-crash, with the same offsets. The target makes it exactly once: it records which batches of which query are in it,
+A run reads a topic by a query, which numbers its micro-batches and repeats the last one after a crash, with the same
+offsets. The target makes it exactly once: it records which batches of which query are in it,
 together with the messages, so that a batch is never in it twice and never in part.
 """
 

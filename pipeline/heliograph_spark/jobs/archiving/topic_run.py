@@ -1,14 +1,14 @@
-"""One topic in one run of ``archive``: a streaming query with its own checkpoint that runs up to the head and ends.
+"""One topic in one run of ``archive``: a query with its own checkpoint that runs up to the head and ends.
 
 Where nothing was stored since the last run no query is started. A query has the columns of the schema with which it
 begins; if the topic has got another one when a micro-batch is planned, another query goes on. A run that is asked to
-end does so between two micro-batches: the next one, whose offsets Spark has planned already, is not written, and the
-next run repeats it.
+end does so between two micro-batches: the next one, whose offsets are planned already, is not written, and the next
+run repeats it.
 
 The durable subscription is made before the first read and is held, exclusively, as long as the topic is archived: a
-second job finds it in use. It is acknowledged up to what Spark's commits say is written, and never beyond.
+second job finds it in use. It is acknowledged up to what the query's commits say is written, and never beyond.
 
-Spark repeats the micro-batch of a killed run with the offsets it had. What the target has of it already is not written
+The micro-batch of a killed run is repeated with the offsets it had. What the target has of it already is not written
 again, and a target that has more than the checkpoint knows of is refused.
 
 Tasks write the messages that they read into files, a task for each core unless the micro-batch is small
@@ -19,14 +19,14 @@ shuffle brings neighbours together.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
 from itertools import takewhile
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from heliograph_spark.jobs.day_marks import Asked, older_days
 from heliograph_spark.plan.connection import connected
@@ -38,17 +38,18 @@ from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.plan.subscription_hold import Hold, backlog
 from heliograph_spark.plan.topics import ledgers_of
 from heliograph_spark.run.checkpoints import committed_offsets, is_unfinished, offsets_of, query_id, sync_planned
-from heliograph_spark.run.connect import cores
+from heliograph_spark.run.connect import cores, is_connect
 from heliograph_spark.run.files import Directory
-from heliograph_spark.run.files_source import read_into_files
 from heliograph_spark.run.session import progress, reason
 from heliograph_spark.run.source import PulsarDataSource
-from heliograph_spark.run.spark_versions import LIMITS_MICRO_BATCHES
 from heliograph_spark.wire.brokers import shared
 from heliograph_spark.wire.partitions import find_partitions, last_position
 
+from .micro_batches import Ended, MicroBatch, QueryKind, Reading
 from .options import ArchiveOptions
 from .partitioning import divided
+from .planned_query import PlannedQuery
+from .streaming_query import StreamingQuery
 from .target import Batch, RemovesDays, TopicTarget, Written
 
 #: Spark gives a Python process ten seconds to begin, which are too few where there is little CPU. The checkpoint makes
@@ -58,12 +59,13 @@ _ATTEMPTS = 4
 #: A file beside Spark's in the checkpoint.
 _ENTRIES_PER_SPLIT = "entries-per-split"
 
-#: A way in which a target takes the data frame of a micro-batch.
-_Store = Callable[[DataFrame, Batch], Written]
+#: A way in which a target takes a micro-batch.
+_Store = Callable[[MicroBatch, Batch], Written]
 
 
-class _Ended(Exception):
-    """The query ends before a micro-batch that is not written."""
+def query_kind(spark: SparkSession) -> QueryKind:
+    """Return what plans the micro-batches in a session."""
+    return PlannedQuery if is_connect(spark) else StreamingQuery
 
 
 class TopicRun:
@@ -120,9 +122,6 @@ class TopicRun:
             self._check_lost(asked, read)
             # The first query also writes the columns of a topic that has no messages.
             if not (self._checkpoint.exists("metadata") and asked.covered_by(read)):
-                if not LIMITS_MICRO_BATCHES and is_unfinished(self._checkpoint):
-                    # Spark before 4.2 ends a query after it has repeated the micro-batch of a killed run.
-                    self._archive(partitions, hold)
                 self._archive(partitions, hold)
                 read = committed_offsets(self._checkpoint)
                 hold.acknowledge(self._there(read))
@@ -189,10 +188,7 @@ class TopicRun:
 
     def _query(self, partitions: list[str], hold: Hold) -> None:
         options = self._options
-        parallel = cores(self._spark)
-        limit = {"maxBytesPerTrigger": str(options.file_bytes * parallel)} if LIMITS_MICRO_BATCHES else {}
         given = {
-            **limit,
             "startingOffsets": "earliest",
             "maxEntriesPerSplit": str(self._entries_per_split(partitions)),
         } | options.broker.source_options(
@@ -204,49 +200,44 @@ class TopicRun:
         messages = PulsarDataSource(given).schema()
         columns = self._target.keep_columns(messages)
         wanted = self._target.files(columns, options.file_bytes)
-
-        def write_rows(rows: DataFrame, batch: Batch) -> Written:
-            return self._target.write(divided(rows.to(columns), self._files_of(batch)), batch)
-
-        store: _Store = write_rows
-        if wanted is None:
-            reader = self._spark.readStream.format("pulsar").schema(messages)
-        else:
+        store: _Store = partial(self._write_rows, columns)
+        if wanted is not None:
             # Spark refuses here what it could not read in the files, such as names that differ only in their case.
-            self._spark.createDataFrame([], messages).to(columns)
-            reader = read_into_files(self._spark, wanted, messages)
-            store = self._target.write_files
-        frame = reader.options(**given).load()
+            _ = self._spark.createDataFrame([], messages).to(columns).schema
+            store = self._write_files
 
-        def write(batch: DataFrame, number: int) -> None:
+        def write(planned: MicroBatch) -> None:
             if self._ending():
                 self.ended = True
-                # It is no failure that Spark and py4j need to report, each with its stack; the job ends now.
-                self._spark.sparkContext.setLogLevel("OFF")
-                logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
-                raise _Ended(f"{self._topic}: asked to end before batch {number}")
+                raise Ended(f"{self._topic}: asked to end before batch {planned.number}", job_ends=True)
             # Messages that were stored when the batch was planned have the schema that is the newest one now, or an
             # older one: another one than the query's may have fields that this query leaves out.
             if PulsarDataSource(given).schema() != messages:
                 self._outdated = True
-                raise _Ended(f"{self._topic}: another schema than when the query began, before batch {number}")
+                changed = "another schema than when the query began, before batch"
+                raise Ended(f"{self._topic}: {changed} {planned.number}", job_ends=False)
             hold.acknowledge(self._there(committed_offsets(self._checkpoint)))
-            self._write(batch, number, store)
+            self._write(planned, store)
 
-        writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", self._checkpoint.path)
+        spark = self._spark
+        query = query_kind(spark)(
+            Reading(spark, given, messages, options.file_bytes, cores(spark), wanted, self._checkpoint)
+        )
         for attempts_left in reversed(range(_ATTEMPTS)):
-            query = writer.trigger(availableNow=True).start()
             try:
-                query.awaitTermination()
+                query.run(write)
                 return
             except PySparkException as error:
-                if self.ended or self._outdated:
-                    return
                 if _TOO_SLOW not in str(error) or attempts_left == 0:
                     raise
                 progress(f"{self._topic}: {reason(error)}; tried again")
-            finally:
-                query.stop()
+
+    def _write_rows(self, columns: StructType, planned: MicroBatch, batch: Batch) -> Written:
+        rows = planned.frame.to(columns)
+        return self._target.write(divided(rows, planned.splits(), self._files_of(batch)), batch)
+
+    def _write_files(self, planned: MicroBatch, batch: Batch) -> Written:
+        return self._target.write_files(planned.frame, batch)
 
     def _entries_per_split(self, partitions: list[str]) -> int:
         """Return how many entries have about the bytes of a file, so that there are as many splits as files.
@@ -265,9 +256,9 @@ class TopicRun:
             self._checkpoint.write_text(_ENTRIES_PER_SPLIT, str(found))
         return found
 
-    def _write(self, frame: DataFrame, number: int, store: _Store) -> None:
+    def _write(self, planned: MicroBatch, store: _Store) -> None:
         """Write one micro-batch by ``store``, unless a killed run has."""
-        query = query_id(self._checkpoint)
+        query, number = query_id(self._checkpoint), planned.number
         sync_planned(self._checkpoint, number)
         batch = Batch(query, number, offsets_of(self._checkpoint, number - 1), offsets_of(self._checkpoint, number))
         complete = self._target.complete(query)
@@ -281,7 +272,7 @@ class TopicRun:
                 )
             progress(f"{self._topic}: batch {number}: a run before this one has written it")
             return
-        written = store(frame, batch)
+        written = store(planned, batch)
         self.rows += written.rows
         self.files += written.files
         self.bytes += written.bytes

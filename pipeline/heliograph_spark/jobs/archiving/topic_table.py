@@ -169,7 +169,7 @@ class TopicTable:
     def write(self, rows: DataFrame, batch: Batch) -> Written:
         table = self._ready_for(batch)
         data, place = self._data(table), self._directory_of(batch)
-        # It is the session of the query alone.
+        # It is the session of the streaming query alone or, with Spark Connect, that of the job.
         session = rows.sparkSession.conf
         session.set("spark.sql.maxConcurrentOutputFileWriters", "2")
         session.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
