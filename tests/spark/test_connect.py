@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -23,6 +24,7 @@ from .conftest import COMMAND, S3_JARS
 from .connect_server import connect_server
 from .kills.killed import end
 from .test_compact import archived
+from .test_docs import guide_commands
 from .test_files import reached
 from .test_replay import messages
 from .test_replay_order import deduplicated
@@ -76,6 +78,13 @@ def test_the_jobs_run_on_a_server_by_relative_paths_of_this_process(
     assert {bytes(row["__key"]): bytes(row["value"]) for row in rows} == {
         b"k%d" % (number % 5): b"%d" % number for number in range(45, 50)
     }
+
+    (command,) = [each for each in guide_commands("compact") if "--master sc://" in each]
+    for documented, here in (("/shared", str(tmp_path)), ("sc://spark.example.com:15002", connect_url)):
+        assert documented in command
+        command = command.replace(documented, here)
+    code, made, _ = run(*shlex.split(command))
+    assert (code, made["rows"], made["unchanged"]) == (0, 5, 1)
 
     target = deduplicated(broker, 2)
     given = ["--path", "archive", "--topic", topic, "--to", target, "--checkpoint", "state", "--master", connect_url]

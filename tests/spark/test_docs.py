@@ -75,8 +75,9 @@ def test_the_commands_of_the_guide_archive_a_topic_in_files_and_tables_and_make_
     (catalog,) = re.findall(r"```yaml\n(catalog:.*?)```", guides(), re.DOTALL)
     assert "file:///srv/lake" in catalog
     (tmp_path / ".pyiceberg.yaml").write_text(catalog.replace("file:///srv/lake", (tmp_path / "lake").as_uri()))
-    # That of a bucket goes on over the end of its line, and is run with a bucket.
-    commands = [each for each in guide_commands("archive|maintain|compact") if not re.search(r"--follow|\\$", each)]
+    # That of a bucket goes on over the end of its line, and is run with a bucket; that for a server, with a server.
+    jobs = guide_commands("archive|maintain|compact")
+    commands = [each for each in jobs if not re.search(r"--follow|--master sc://|\\$", each)]
     producer = client.create_producer("orders")
     for key in ("a", "b", "a"):
         producer.send(b"order", partition_key=key)

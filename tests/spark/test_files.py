@@ -132,7 +132,8 @@ def test_a_file_that_cannot_be_written_is_named(spark: SparkSession, tmp_path: P
 def test_files_are_listed_measured_found_and_changed(opener: Opener) -> None:
     directory = opener("topic=persistent%3A%2F%2Fa b=é")
     written = ["date=2024-01-01/a-1.parquet", "date=2024-01-01/b-1.parquet", "date=2024-01-02/a-2.parquet"]
-    for name in ("_x.json", *written):
+    for name in written:
+        directory.write_text(name, "first")
         directory.write_text(name, "vier€")
     directory.write_whole("_x.json", "second")
     assert directory.names() == ["_x.json", "date=2024-01-01", "date=2024-01-02"]
@@ -147,6 +148,8 @@ def test_files_are_listed_measured_found_and_changed(opener: Opener) -> None:
     assert directory.files_before(now_ms - 3_600_000) == []
     assert directory.files_before(now_ms + 3_600_000) == ["_x.json", *written]
     directory.sync("_x.json", "")
+    with pytest.raises(JobError, match=r"a-1\.parquet: it cannot be renamed to date=2024-01-02/a-2\.parquet"):
+        directory.rename(written[0], written[2])
     # A directory as a whole, and a file.
     directory.rename("date=2024-01-01", "date=2025-01-01")
     directory.rename("date=2024-01-02/a-2.parquet", "date=2025-01-01/c-2.parquet")
@@ -164,9 +167,9 @@ def test_files_that_hadoop_and_this_process_write_are_read_by_the_other(spark: S
     local.write_text("a", "by this process")
     assert hadoop.read_text("a") == "by this process"
     hadoop.write_text("b", "of Hadoop")
-    hadoop.write_text("c", "of Hadoop, too")
     local.rename("b", "c")
     assert hadoop.read_text("c") == local.read_text("c") == "of Hadoop"
+    local.delete("c")
     local.write_text("d", "without checksums")
     local.rename("d", "c")
     assert hadoop.read_text("c") == "without checksums"

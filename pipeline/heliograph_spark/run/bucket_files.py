@@ -154,6 +154,8 @@ class BucketDirectory(Directory):
         """Copy and delete each file: a bucket knows no other way."""
         with self._refusals(old):
             source, target = self._at(old), self._at(new)
+            if self.exists(new) and self.exists(old):
+                raise JobError(f"{self.path}/{old}: it cannot be renamed to {new}, which is there")
             # A file is not below itself.
             files = {each["path"]: int(each["size"]) for each in self._files(old)} or {source: -1}
             for key, size in files.items():

@@ -1,4 +1,4 @@
-"""What kind a session is: beside Spark's own driver, or of Spark Connect, whose server has the driver.
+"""The two kinds of sessions: beside Spark's own driver, and of Spark Connect, whose server has the driver.
 
 With Spark Connect this process has no JVM and no ``SparkContext``, and need not have ``py4j``.
 """
@@ -97,7 +97,7 @@ def cores(spark: SparkSession) -> int:
     """Return how many tasks Spark runs at the same time, as it counts when a query does not say so."""
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
-    # A client is told no more than how Spark divides numbers.
+    # A client gets to know no more than how Spark divides numbers.
     parts = spark.range(_MORE_THAN_CORES).select(f.spark_partition_id().alias("part"))
     return int(parts.agg(f.max("part")).collect()[0][0]) + 1
 

@@ -96,7 +96,7 @@ class Directory(ABC):
 
     @abstractmethod
     def rename(self, old: str, new: str) -> None:
-        """Give a file or directory another name below this directory."""
+        """Give a file or directory another name below this directory, which nothing may have."""
 
     @abstractmethod
     def sync(self, *names: str) -> None:

@@ -126,8 +126,8 @@ class LocalDirectory(Directory):
     def rename(self, old: str, new: str) -> None:
         source, target = self._at(old), self._at(new)
         with self._refusals(old):
-            if target.is_dir():
-                raise JobError(f"{self.path}/{old}: it cannot be renamed to {new}, which is a directory")
+            if target.exists() and source.exists():
+                raise JobError(f"{self.path}/{old}: it cannot be renamed to {new}, which is there")
             os.rename(source, target)
             for_target = checksums_of(str(target))
             try:

@@ -252,7 +252,8 @@ def _expect_the_end(spark: SparkSession | None) -> None:
     """Keep Spark from reporting what its tasks fail with when it is stopped; end its Java if it is just starting."""
     if spark is not None:
         if is_connect(spark):
-            spark.interruptAll()
+            # The end of the session ends its tasks. If it is the server that does not answer, nobody waits for it.
+            spark.client.set_retry_policies([])
         else:
             spark.sparkContext.setLogLevel("OFF")
         return
