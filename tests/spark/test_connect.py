@@ -228,14 +228,20 @@ def test_reports_and_tables_are_in_a_bucket_which_each_side_reaches_by_its_own_c
     with connect_server(tmp_path / "server", S3_JARS | reached(bucket)) as url:
         at = f"s3a://{bucket.name}"
         given = ["--path", f"{at}/archive", "--to", f"{at}/tables", "--master", url]
-        # The server's settings are those of its sessions: the client has the keys from them.
-        code, made, lines = run("compact", *given)
-        assert (code, made["rows"], made["unchanged"]) == (0, 5, 0), lines
-        code, made, lines = run("compact", *given)
-        assert (code, made["rows"], made["unchanged"]) == (0, 5, 1), lines
+        # A session shows where the server's bucket is, and no keys: they are the client's own.
+        keys = {"access.key": bucket.access_key, "secret.key": bucket.secret_key}
+        conf = [word for name, key in keys.items() for word in ("--conf", f"spark.hadoop.fs.s3a.{name}={key}")]
+        code, made, lines = run("compact", *given, *conf)
+        assert code == 0, lines
+        assert (made["rows"], made["unchanged"]) == (5, 0)
+        code, made, lines = run("compact", *given, **bucket.environment)
+        assert code == 0, lines
+        assert (made["rows"], made["unchanged"]) == (5, 1)
         for _ in range(2):
-            code, made, lines = run("usage", "--to", f"{at}/report", "--tenant", tenant, "--master", url, *urls(broker))
-            assert (code, made["messages"]) == (0, 20), lines
+            report_of = ["--to", f"{at}/report", "--tenant", tenant, "--master", url, *urls(broker)]
+            code, made, lines = run("usage", *report_of, **bucket.environment)
+            assert code == 0, lines
+            assert made["messages"] == 20
     tables = bucket.files / "tables"
     assert [each.name for each in tables.glob("topic=*/_version-*")] == ["_version-00000001.json"]
     assert len(list(tables.glob("topic=*/version=*/*.parquet"))) >= 1

@@ -117,7 +117,7 @@ class ListedRows:
         size = self._ends[-1] if self._ends else 0
         self._indexes.append(index)
         if self._values is not None:
-            # Of a view, Arrow would never give back what it is a view of.
+            # Arrow never gives a view back that it made an array of.
             self._values.append(None if value is None else bytes(value))
             size += len(value or b"")
         if self._keys is not None:

@@ -1,6 +1,6 @@
 """Directories in a bucket of S3, without a JVM: by the names of Hadoop's settings, and else as AWS's own tools do.
 
-The session's ``spark.hadoop.fs.s3a.…`` say how the bucket is reached, those of ``fs.s3a.bucket.NAME.…`` first. What
+The settings ``spark.hadoop.fs.s3a.…`` say how the bucket is reached, those of ``fs.s3a.bucket.NAME.…`` first. What
 they leave open is in the environment (``AWS_…``), or is the role of the machine or pod.
 """
 

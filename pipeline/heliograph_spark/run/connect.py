@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from weakref import WeakKeyDictionary
 
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException, PySparkValueError
@@ -31,6 +32,8 @@ _NO_SERVER = (
     "no server of Spark Connect answers there; valid: sc://HOST:PORT of one that runs, the port being its"
     " spark.connect.grpc.binding.port (15002), with ;use_ssl=true behind TLS"
 )
+#: The settings of sessions of Spark Connect that only this process has.
+_own_settings: WeakKeyDictionary[SparkSession, Mapping[str, str]] = WeakKeyDictionary()
 #: The numbers of which each of Spark's tasks gets a part: more than there are cores.
 _MORE_THAN_CORES = 1 << 20
 
@@ -91,6 +94,17 @@ def check_answers(remote: str) -> None:
         raise JobError(f"{shown(remote)}: {_NO_SERVER}") from error
     finally:
         channel.close()
+
+
+def set_own(spark: SparkSession, conf: Mapping[str, str]) -> None:
+    """Keep settings of a session of Spark Connect in this process, such as keys, which a server does not tell again."""
+    _own_settings[spark] = dict(conf)
+
+
+def settings_of(spark: SparkSession) -> dict[str, str]:
+    """Return the settings of a session of Spark Connect: those that the server shows, and :func:`set_own`'s."""
+    of_server: dict[str, str] = spark.conf.getAll
+    return {**of_server, **_own_settings.get(spark, {})}
 
 
 def cores(spark: SparkSession) -> int:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from heliograph_spark.plan.errors import JobError
 
-from .connect import is_connect
+from .connect import is_connect, settings_of
 from .files import Directory, check_path
 from .local_files import LocalDirectory
 
@@ -29,7 +29,7 @@ def open_directory(spark: SparkSession, path: str) -> Directory:
         # It needs a package that other jobs do without.
         from .bucket_files import BucketDirectory
 
-        return BucketDirectory(path, spark.conf.getAll)
+        return BucketDirectory(path, settings_of(spark))
     if scheme in ("", "file"):
         return LocalDirectory(path)
     raise JobError(f"{path}: with Spark Connect a path is a local one, which Spark's server shares, or s3a://BUCKET/…")

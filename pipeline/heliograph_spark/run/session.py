@@ -22,7 +22,7 @@ import heliograph_spark
 from heliograph_spark.plan.errors import JobError, OptionError, PulsarSourceError
 from heliograph_spark.plan.extras import missing_package
 
-from .connect import FAILURES, check_answers, is_connect, remote_of, shown, words_of_java
+from .connect import FAILURES, check_answers, is_connect, remote_of, set_own, shown, words_of_java
 from .quoted_errors import quoted_error
 
 #: Bytes that Kubernetes reads of a container's termination message.
@@ -87,6 +87,9 @@ class SessionOptions:
 #: deprecated it.
 _SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 
+#: Settings of Hadoop, which Spark's server has for itself: a session's own would change nothing there.
+_OF_HADOOP = "spark.hadoop."
+
 
 def build_session(job: str, options: SessionOptions) -> SparkSession:
     """Return a session in UTC that knows ``format("pulsar")``.
@@ -144,8 +147,9 @@ def _connected(remote: str, conf: Mapping[str, str]) -> SparkSession:
     """Return a session of Spark Connect with these settings."""
     check_answers(remote)
     spark: SparkSession = SparkSession.builder.remote(remote).getOrCreate()
+    set_own(spark, {name: value for name, value in conf.items() if name.startswith(_OF_HADOOP)})
     for name, value in (_SETTINGS | dict(conf)).items():
-        if name in ("spark.remote", "spark.api.mode"):
+        if name in ("spark.remote", "spark.api.mode") or name.startswith(_OF_HADOOP):
             continue
         try:
             spark.conf.set(name, value)
