@@ -1,4 +1,4 @@
-"""How much the driver of a stream asks a broker in a trigger: what a relay between the two has passed on."""
+"""The questions of a stream's driver to a broker in a trigger, counted by a relay between the two."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SILENT = (Type.CONNECT, Type.PING, Type.PONG, Type.FLOW, Type.PRODUCER, Type.SE
 
 
 class Question(NamedTuple):
-    """What was asked, and about which topic."""
+    """A command or path, and the topic that it is about."""
 
     what: str
     topic: str
@@ -46,7 +46,7 @@ class Questions:
 
     @property
     def connections(self) -> int:
-        """How many were ever made."""
+        """The number of connections that were ever made."""
         return len(self._binary.streams) + len(self._rest.streams)
 
     def take(self) -> Counter[Question]:

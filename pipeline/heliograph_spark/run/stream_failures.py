@@ -23,7 +23,7 @@ _ENTRIES = re.compile(r" gone, (\d+) entr(?:y|ies) |: (\d+) of the entries after
 
 
 class Loss(NamedTuple):
-    """What a query ended by: the partition, and how many of its entries are gone; None if the error does not say it."""
+    """A loss that ended a query: the partition, and the number of its entries; None if the error does not say it."""
 
     topic: str
     entries: int | None
