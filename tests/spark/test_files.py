@@ -14,6 +14,7 @@ from heliograph_spark.run.bucket_files import BucketDirectory
 from heliograph_spark.run.files import Directory
 from heliograph_spark.run.hadoop_files import HadoopDirectory
 from heliograph_spark.run.local_files import LocalDirectory
+from heliograph_spark.run.places import Place, place_of
 from pyspark.sql import SparkSession
 
 from tests.support.s3_server import Bucket
@@ -197,6 +198,15 @@ def test_what_spark_has_written_elsewhere_is_named(tmp_path: Path) -> None:
     directory.check_written("there")
     with pytest.raises(JobError, match=f"^{tmp_path}/gone: Spark has written files there, and they are not seen here"):
         directory.check_written("gone")
+
+
+def test_tasks_write_no_files_that_hadoop_is_asked_to_encrypt(tmp_path: Path) -> None:
+    assert place_of(LocalDirectory(str(tmp_path))) == Place(str(tmp_path))
+    assert place_of(LocalDirectory(str(tmp_path), {"spark.hadoop.parquet.crypto.factory.class": "Some"})) is None
+
+
+def test_the_keys_of_a_bucket_stay_in_the_client(bucket: Bucket) -> None:
+    assert place_of(BucketDirectory(f"s3a://{bucket.name}/a", reached(bucket))) is None
 
 
 def test_a_bucket_that_is_not_there_or_refuses_the_keys_says_what_to_do(bucket: Bucket) -> None:

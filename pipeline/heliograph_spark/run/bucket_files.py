@@ -20,7 +20,7 @@ from obstore.store import S3Store
 from heliograph_spark.plan.bucket_errors import with_advice
 from heliograph_spark.plan.errors import JobError, MissingFileError
 
-from .files import Directory, check_path
+from .files import Directory, check_path, parquet_settings_of
 
 _SETTINGS = "spark.hadoop.fs.s3a."
 _NAMES = {
@@ -49,7 +49,7 @@ class BucketDirectory(Directory):
         given = {name.removeprefix(_SETTINGS): value for name, value in conf.items() if name.startswith(_SETTINGS)}
         own = f"bucket.{self._bucket}."
         self._given = given | {name.removeprefix(own): value for name, value in given.items() if name.startswith(own)}
-        self._parquet = sorted(name for name in conf if name.startswith("spark.hadoop.parquet."))
+        self._parquet = parquet_settings_of(conf)
         with self._refusals(""):
             self._store = _store(self._bucket, self._given)
 
@@ -69,8 +69,8 @@ class BucketDirectory(Directory):
         return "s3a", self._bucket, f"/{self._key}"
 
     def settings(self, prefix: str) -> dict[str, str]:
-        named = {f"fs.s3a.{name}": value for name, value in self._given.items()}
-        return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
+        """Return none: tasks reach the bucket by the server's settings, and these keys stay in this process."""
+        return {}
 
     def parquet_settings(self) -> list[str]:
         return self._parquet

@@ -31,5 +31,5 @@ def open_directory(spark: SparkSession, path: str) -> Directory:
 
         return BucketDirectory(path, settings_of(spark))
     if scheme in ("", "file"):
-        return LocalDirectory(path)
+        return LocalDirectory(path, settings_of(spark))
     raise JobError(f"{path}: with Spark Connect a path is a local one, which Spark's server shares, or s3a://BUCKET/…")

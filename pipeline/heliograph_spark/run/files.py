@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from pyspark.sql import DataFrame
@@ -119,6 +119,11 @@ class Directory(ABC):
                 f"{self.path}/{name}: Spark has written files there, and they are not seen here; valid: a path that is"
                 " the same for Spark's server and for this process, on a file system that both share or in a bucket"
             )
+
+
+def parquet_settings_of(conf: Mapping[str, str]) -> list[str]:
+    """Return the names of a session's settings by which somebody has asked Hadoop to write Parquet."""
+    return sorted(name for name in conf if name.startswith("spark.hadoop.parquet."))
 
 
 def check_path(path: str) -> str:

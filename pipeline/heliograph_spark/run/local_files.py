@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from heliograph_spark.plan.errors import JobError, MissingFileError
 
-from .files import Directory, check_path, checksums_of, sync_files
+from .files import Directory, check_path, checksums_of, parquet_settings_of, sync_files
 
 _URI = re.compile(r"^file:(//[^/]*(?=/))?")
 
 
 class LocalDirectory(Directory):
-    """One directory, by its path or its URI (``file:…``)."""
+    """One directory, by its path or its URI (``file:…``); ``conf`` are the settings of the session."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, conf: Mapping[str, str] | None = None) -> None:
         checked = check_path(path)
         # As Hadoop reads it, without an encoding: a percent sign is one.
         self._root = Path(_URI.sub("", checked)).absolute()
         # Spark's server may have another working directory.
         super().__init__(checked if _URI.match(checked) else str(self._root))
+        self._parquet = parquet_settings_of(conf or {})
 
     def _at(self, name: str) -> Path:
         return self._root / name if name else self._root
@@ -47,7 +48,7 @@ class LocalDirectory(Directory):
         return {}
 
     def parquet_settings(self) -> list[str]:
-        return []
+        return self._parquet
 
     def exists(self, name: str = "") -> bool:
         with self._refusals(name):
