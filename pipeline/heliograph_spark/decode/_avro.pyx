@@ -24,6 +24,7 @@ cdef int64_t FIRST_MS = -62135596800000
 cdef int64_t LAST_MS = 253402300799999
 
 include "_buffers.pxi"
+include "_values.pxi"
 
 cdef enum:
     BOOLEAN
@@ -253,67 +254,41 @@ cdef class Node:
         if self.kind == ARRAY:
             return (*head, self.numbers, (<Node>self.children[0]).taken())
         if self.kind == MAP:
-            return (*head, self.numbers, self.texts.offsets, self.texts.data, (<Node>self.children[0]).taken())
+            child = (<Node>self.children[0]).taken()
+            return (*head, self.numbers, (child[0], 0, None, self.texts.offsets, self.texts.data), child)
         if self.texts is not None:
             return (*head, self.texts.offsets, self.texts.data)
         return (*head, bits_of(self.numbers, True) if self.kind == BOOLEAN else self.numbers)
 
 
 cdef inline const uint8_t *read_long(const uint8_t *at, const uint8_t *end, int64_t *number) noexcept nogil:
-    cdef uint64_t found = 0
-    cdef int shift = 0
-    while at < end and shift < 64:
-        if shift == 63 and at[0] > 1:
-            return NULL
-        found |= <uint64_t>(at[0] & 0x7F) << shift
-        if at[0] < 0x80:
-            number[0] = <int64_t>(found >> 1) ^ -<int64_t>(found & 1)
-            return at + 1
-        at += 1
-        shift += 7
-    return NULL
+    cdef uint64_t found
+    at = read_uint64(at, end, &found)
+    if at != NULL:
+        number[0] = with_sign(found)
+    return at
 
 
 def decode(tuple plan, list kept, Py_ssize_t first, Py_ssize_t count, object validity, object offsets, object data):
     """Decode records of a plan's fields; return what :meth:`Node.taken` gives of those that are kept, by their order.
 
-    The values are ``count`` of an Arrow array of bytes, from ``first`` on, with its buffers; ``validity`` is None where
-    none is null. Returns None if something about a value is uncommon or wrong.
+    The values are as in :class:`Values`. Returns None if something about a value is uncommon or wrong.
     """
     cdef list fields = [(Node(child), keep) for (_, child), keep in zip(plan[1], kept, strict=True)]
-    cdef Py_buffer bits, ends, bytes_
+    cdef Values values = Values(first, count, validity, offsets, data)
     cdef Py_ssize_t row
-    cdef const int32_t *borders
     cdef const uint8_t *at
-    cdef const uint8_t *end
-    cdef bint some_null = validity is not None
-    if some_null:
-        PyObject_GetBuffer(validity, &bits, PyBUF_SIMPLE)
-    PyObject_GetBuffer(offsets, &ends, PyBUF_SIMPLE)
-    PyObject_GetBuffer(data, &bytes_, PyBUF_SIMPLE)
-    try:
-        if (first + count + 1) * 4 > ends.len or (some_null and first + count > bits.len * 8):
-            raise ValueError("there are not so many values")
-        borders = <const int32_t *>ends.buf + first
-        for row in range(count):
-            if some_null and not (<const uint8_t *>bits.buf)[(first + row) >> 3] >> ((first + row) & 7) & 1:
-                for node, keep in fields:
-                    if keep:
-                        (<Node>node).put_null()
-                continue
-            if borders[row] < 0 or borders[row + 1] < borders[row] or borders[row + 1] > bytes_.len:
-                raise ValueError("a value is outside of the buffer")
-            at = <const uint8_t *>bytes_.buf + borders[row]
-            end = <const uint8_t *>bytes_.buf + borders[row + 1]
+    for row in range(count):
+        if not values.find(row):
             for node, keep in fields:
-                at = (<Node>node).read(at, end, keep)
-                if at == NULL:
-                    return None
-            if at != end:
+                if keep:
+                    (<Node>node).put_null()
+            continue
+        at = values.start
+        for node, keep in fields:
+            at = (<Node>node).read(at, values.end, keep)
+            if at == NULL:
                 return None
-    finally:
-        if some_null:
-            PyBuffer_Release(&bits)
-        PyBuffer_Release(&ends)
-        PyBuffer_Release(&bytes_)
+        if at != values.end:
+            return None
     return [(<Node>node).taken() for node, keep in fields if keep]

@@ -7,25 +7,19 @@ is wrong, is left to the reference in :mod:`.values`, so what becomes of a messa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
 
+from .compiled import built
+from .filled_buffers import array_of, buffers_of
 from .rows import TIMESTAMP
 
 #: What a type is to the compiled module, by the name of its kind first.
 Plan = tuple[Any, ...]
 
 
-def _built() -> Any:
-    try:
-        return import_module("heliograph_spark.decode._avro")
-    except ImportError:
-        return None
-
-
-_compiled = _built()
+_compiled = built("_avro")
 #: Whether the compiled module is there.
 COMPILED = _compiled is not None
 
@@ -71,16 +65,12 @@ class AvroBuffers:
 
     def columns(self, values: pa.Array) -> list[pa.Array] | None:
         """Return a column for each field, null for a value that is null; None where any value is not read here."""
-        validity, offsets, data = values.buffers()
-        if data is None or offsets is None:
-            return None
-        if values.null_count == 0:
-            validity = None
-        taken = _compiled.decode(self._plan, self._kept, values.offset, len(values), validity, offsets, data)
+        buffers = buffers_of(values)
+        taken = None if buffers is None else _compiled.decode(self._plan, self._kept, *buffers)
         if taken is None:
             return None
         made = {
-            name: _array(self._fields.field(name).type, parts) for name, parts in zip(self._order, taken, strict=True)
+            name: array_of(self._fields.field(name).type, parts) for name, parts in zip(self._order, taken, strict=True)
         }
         return [made[name] for name in self._fields.names]
 
@@ -150,26 +140,3 @@ def _is(plan: Plan, kind: pa.DataType) -> bool:
     if name == "map":
         return pa.types.is_map(kind) and kind.key_type == pa.string() and _is(parts[0], kind.item_type)
     return bool((_PLAIN.get(name) or _NAMED[name]) == kind)
-
-
-def _array(kind: pa.DataType, parts: tuple[Any, ...]) -> pa.Array:
-    """Return the array of what the compiled module has taken."""
-    count, nulls, validity, *rest = parts
-    present = None if validity is None else pa.py_buffer(validity)
-    if pa.types.is_struct(kind):
-        inner = [_array(field.type, each) for field, each in zip(kind, rest[0], strict=True)]
-        return pa.Array.from_buffers(kind, count, [present], nulls, children=inner)
-    if pa.types.is_map(kind):
-        ends, offsets, data, items = rest
-        entries = items[0]
-        keys = pa.Array.from_buffers(pa.string(), entries, [None, pa.py_buffer(offsets), pa.py_buffer(data)], 0)
-        pairs = pa.StructArray.from_arrays(
-            [keys, _array(kind.item_type, items)], fields=[kind.key_field, kind.item_field]
-        )
-        return pa.Array.from_buffers(kind, count, [present, pa.py_buffer(ends)], nulls, children=[pairs])
-    if pa.types.is_list(kind):
-        ends, items = rest
-        return pa.Array.from_buffers(
-            kind, count, [present, pa.py_buffer(ends)], nulls, children=[_array(kind.value_type, items)]
-        )
-    return pa.Array.from_buffers(kind, count, [present, *map(pa.py_buffer, rest)], nulls)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from heliograph_spark.wire.entry_reader import OpenedEntry, ReceivedEntry, open_entry
 from heliograph_spark.wire.message_heads import MessageHead
+
+from .compiled import built
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 PROPERTIES = pa.map_(pa.string(), pa.string())
@@ -205,14 +206,7 @@ def _array(kind: pa.DataType, count: int, nulls: int, validity: Any, *buffers: A
     return pa.Array.from_buffers(kind, count, [present, *map(pa.py_buffer, buffers)], nulls)
 
 
-def _built() -> Any:
-    try:
-        return import_module("heliograph_spark.decode._batch")
-    except ImportError:
-        return None
-
-
-_compiled = _built()
+_compiled = built("_batch")
 #: Whether the compiled module is there.
 COMPILED = _compiled is not None
 
