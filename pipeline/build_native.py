@@ -11,7 +11,12 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-MODULES = ("heliograph_spark.decode._avro", "heliograph_spark.decode._batch", "heliograph_spark.encode._entries")
+MODULES = (
+    "heliograph_spark.decode._avro",
+    "heliograph_spark.decode._batch",
+    "heliograph_spark.decode._protobuf",
+    "heliograph_spark.encode._entries",
+)
 
 
 def build(directory: Path = HERE) -> list[Path]:

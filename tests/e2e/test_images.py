@@ -167,7 +167,7 @@ def test_the_spark_image_has_one_user_and_one_entry_for_driver_and_executors(clu
     assert 10**8 < over_base < SPARK_OVER_BASE_BYTES
     with files_of("heliograph-spark") as root:
         package = "opt/heliograph/lib/python*/site-packages/heliograph_spark"
-        for module in ("decode/_avro", "decode/_batch", "encode/_entries"):
+        for module in ("decode/_avro", "decode/_batch", "decode/_protobuf", "encode/_entries"):
             assert len(list(root.glob(f"{package}/{module}.*.so"))) == 1
         assert not list(root.glob("opt/heliograph/lib/python*/site-packages/Cython"))
         assert not (root / "usr/bin/gcc").exists()

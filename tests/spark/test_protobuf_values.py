@@ -17,6 +17,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from heliograph_api.protocol import wire_pb2 as wire
 from heliograph_spark.decode.kept_values import UnfitValue, kept_values
+from heliograph_spark.decode.protobuf_buffers import COMPILED
 from heliograph_spark.decode.protobuf_values import ProtobufValues
 from heliograph_spark.plan.errors import SchemaError
 from heliograph_spark.run.encoding import Encoder
@@ -109,9 +110,14 @@ def columns(data: str) -> t.StructType:
     return t.StructType([field for field in found if field.name not in METADATA.names])
 
 
-def decoded(data: str, *values: bytes | None) -> list[dict[str, Any]]:
+#: In bulk, and one by one.
+WAYS = [pytest.param(True, marks=pytest.mark.skipif(not COMPILED, reason="the modules are not compiled")), False]
+
+
+def decoded(data: str, *values: bytes | None, compiled: bool) -> list[dict[str, Any]]:
     fields = to_arrow_schema(columns(data), timezone="UTC")
-    found = list(ProtobufValues(data, fields).columns(pa.array(values, pa.binary()), pa.nulls(len(values))))
+    decoder = ProtobufValues(data, fields, compiled=compiled)
+    found = list(decoder.columns(pa.array(values, pa.binary()), pa.nulls(len(values))))
     for column in found:
         column.validate(full=True)
     rows: list[dict[str, Any]] = pa.RecordBatch.from_arrays(found, schema=fields).to_pylist(maps_as_pydicts="strict")
@@ -122,8 +128,9 @@ def _inner(n: int) -> Any:
     return GetMessageClass(POOL.FindMessageTypeByName("of.tests.Inner"))(n=n)
 
 
+@pytest.mark.parametrize("compiled", WAYS)
 @given(st.data())
-def test_each_field_is_what_was_set(data: st.DataObject) -> None:
+def test_each_field_is_what_was_set(compiled: bool, data: st.DataObject) -> None:
     """Set some fields by Protobuf's own interface; the row says the same in Python's own types."""
     small, texts, micros = st.integers(-9, 9), st.text(max_size=3), st.integers(-(10**15), 10**15)
     rows, contents = [], []
@@ -174,7 +181,7 @@ def test_each_field_is_what_was_set(data: st.DataObject) -> None:
         row["counts"] = {str(number): number for number in numbers}
         rows += [row, dict.fromkeys(row)]
         contents += [message.SerializeToString(), None]
-    assert decoded(DATA, *contents) == rows
+    assert decoded(DATA, *contents, compiled=compiled) == rows
 
 
 def test_the_columns_of_each_type() -> None:
@@ -188,27 +195,29 @@ def test_the_columns_of_each_type() -> None:
     assert (kinds["inners"], kinds["by_name"]) == ("array<struct<n:int>>", "map<string,struct<n:int>>")
 
 
-def test_in_proto2_a_field_that_is_not_set_is_null_or_its_default() -> None:
+@pytest.mark.parametrize("compiled", WAYS)
+def test_in_proto2_a_field_that_is_not_set_is_null_or_its_default(compiled: bool) -> None:
     file = FileDescriptorProto(name="old.proto", syntax="proto2")
     message = file.message_type.add(name="Old")
     message.field.add(name="plain", number=1, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL)
     message.field.add(name="seven", number=2, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL, default_value="7")
     data = data_of("Old", file)
-    assert decoded(data, b"", b"\x08\x00\x10\x05") == [{"plain": None, "seven": 7}, {"plain": 0, "seven": 5}]
+    found = decoded(data, b"", b"\x08\x00\x10\x05", compiled=compiled)
+    assert found == [{"plain": None, "seven": 7}, {"plain": 0, "seven": 5}]
 
 
-def test_what_does_not_fit_is_named_by_its_row_and_may_be_kept() -> None:
+@pytest.mark.parametrize("compiled", WAYS)
+def test_what_does_not_fit_is_named_by_its_row_and_may_be_kept(compiled: bool) -> None:
     good = ROW(a_string="x").SerializeToString()
     far = ROW()
     far.an_at.seconds = 1 << 60
     for bad, why in ((b"\xff", "it is not PROTOBUF_NATIVE"), (far.SerializeToString(), "field 'an_at': ")):
         with pytest.raises(UnfitValue, match=why) as unfit:
-            decoded(DATA, good, None, bad)
+            decoded(DATA, good, None, bad, compiled=compiled)
         assert unfit.value.row == 2
         fields = to_arrow_schema(columns(DATA), timezone="UTC")
-        kept, *found = kept_values(
-            ProtobufValues(DATA, fields), pa.array([good, bad, good]), pa.nulls(3, pa.binary()), {}
-        )
+        decoder = ProtobufValues(DATA, fields, compiled=compiled)
+        kept, *found = kept_values(decoder, pa.array([good, bad, good]), pa.nulls(3, pa.binary()), {})
         assert [each and each["value"] for each in kept.to_pylist()] == [None, bad, None]
         assert found[fields.names.index("a_string")].to_pylist() == ["x", None, "x"]
 

@@ -1,4 +1,4 @@
-"""Growing buffers of columns. Included in the modules ``_batch``, ``_avro`` and ``_entries``."""
+"""Growing buffers of columns. Included in the modules ``_batch``, ``_avro``, ``_protobuf`` and ``_entries``."""
 
 cdef enum:
     # The most bytes of a column of strings: Arrow's offsets have 32 bits with a sign.

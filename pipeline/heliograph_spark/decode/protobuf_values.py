@@ -6,113 +6,42 @@ zero, no text, an empty list.
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from .kept_values import UnfitValue
-from .rows import TIMESTAMP
+from .protobuf_buffers import COMPILED, ProtobufBuffers
+from .protobuf_types import TIMES, map_entry, message_type
 
-_DURATION = pa.duration("us")
-#: The moments and durations that are no structs.
-_TIMES = {"google.protobuf.Timestamp": TIMESTAMP, "google.protobuf.Duration": _DURATION}
-_TYPES: dict[int, pa.DataType] = {
-    FieldDescriptor.CPPTYPE_INT32: pa.int32(),
-    FieldDescriptor.CPPTYPE_INT64: pa.int64(),
-    # Spark's numbers have a sign, so each is the next wider one.
-    FieldDescriptor.CPPTYPE_UINT32: pa.int64(),
-    FieldDescriptor.CPPTYPE_UINT64: pa.decimal128(20, 0),
-    FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(),
-    FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
-    FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
-    FieldDescriptor.CPPTYPE_ENUM: pa.string(),
-    FieldDescriptor.CPPTYPE_STRING: pa.string(),
-}
 #: What reading and converting values raises where they do not fit.
 _UNFIT = (ValueError, OverflowError, pa.ArrowException)
-
-
-class ProtobufSchemaError(ValueError):
-    """The data of a schema are no descriptors, or what they describe has no columns."""
-
-
-def message_type(definition: str) -> Descriptor:
-    """Return the type of the messages that a schema's data describe. Raises :class:`ProtobufSchemaError`."""
-    try:
-        found = json.loads(definition)
-        files = FileDescriptorSet.FromString(base64.b64decode(found["fileDescriptorSet"], validate=True))
-        pool = DescriptorPool()
-        for file in _in_order({each.name: each for each in files.file}):
-            pool.Add(file)
-        return pool.FindMessageTypeByName(found["rootMessageTypeName"])
-    except (ValueError, TypeError, KeyError, DecodeError) as error:
-        raise ProtobufSchemaError(f"it has no descriptors of its messages: {error!r}") from error
-
-
-def _in_order(files: dict[str, FileDescriptorProto]) -> Iterable[FileDescriptorProto]:
-    """Yield each file after those that it imports; one that imports itself, over others, is refused by the pool."""
-    while files:
-        found = next((each for each in files.values() if not files.keys() & set(each.dependency)), None)
-        yield files.pop(found.name if found is not None else next(iter(files)))
-
-
-def message_columns(message: Descriptor) -> pa.Schema:
-    """Return a column for each field. Raises :class:`ProtobufSchemaError`, naming the field that cannot have one."""
-    return pa.schema(_fields(message, "", ()))
-
-
-def _fields(message: Descriptor, where: str, outer: tuple[Descriptor, ...]) -> list[pa.Field]:
-    if message in outer:
-        raise ProtobufSchemaError(f"field {where}: {message.full_name} is within itself, which no column is")
-    if not message.fields and outer:
-        raise ProtobufSchemaError(f"field {where}: {message.full_name} has no fields, which no column has")
-    inside = (*outer, message)
-    return [pa.field(each.name, _type(each, f"{where}.{each.name}".lstrip("."), inside)) for each in message.fields]
-
-
-def _type(field: FieldDescriptor, where: str, outer: tuple[Descriptor, ...]) -> pa.DataType:
-    if (entry := _map_entry(field)) is not None:
-        key, value = entry.fields
-        return pa.map_(_type(key, where, outer), _type(value, where, outer))
-    kind = _single(field, where, outer)
-    return pa.list_(kind) if field.is_repeated else kind
-
-
-def _single(field: FieldDescriptor, where: str, outer: tuple[Descriptor, ...]) -> pa.DataType:
-    if field.message_type is not None:
-        return _TIMES.get(field.message_type.full_name) or pa.struct(_fields(field.message_type, where, outer))
-    return pa.binary() if field.type == FieldDescriptor.TYPE_BYTES else _TYPES[field.cpp_type]
-
-
-def _map_entry(field: FieldDescriptor) -> Descriptor | None:
-    """Return the type of a map's keys and values, None for what is no map."""
-    found = field.message_type
-    return found if found is not None and found.GetOptions().map_entry else None
 
 
 class ProtobufValues:
     """Decodes messages of the type that a schema's data describe, in the columns ``fields``.
 
-    Raises :class:`ProtobufSchemaError`.
+    ``compiled`` is whether the compiled module reads what it can. Raises :class:`ProtobufSchemaError`.
     """
 
-    def __init__(self, definition: str, fields: pa.Schema) -> None:
+    def __init__(self, definition: str, fields: pa.Schema, *, compiled: bool = COMPILED) -> None:
         message = message_type(definition)
         self._fields = fields
         self._message = GetMessageClass(message)
         self._readers = [_reader(message.fields_by_name[field.name], field.type) for field in fields]
+        self._buffers = ProtobufBuffers.for_fields(message, fields) if compiled else None
 
     def columns(self, values: pa.Array, versions: pa.Array) -> Sequence[pa.Array]:
         """Return a column for each field. Raises :class:`UnfitValue`."""
+        found = self._buffers.columns(values) if self._buffers is not None else None
+        return found if found is not None else self._one_by_one(values)
+
+    def _one_by_one(self, values: pa.Array) -> Sequence[pa.Array]:
         messages = []
         for row, value in enumerate(values.to_pylist()):
             try:
@@ -146,7 +75,7 @@ _Builder = Callable[[Sequence[Any]], pa.Array]
 
 def _reader(field: FieldDescriptor, kind: pa.DataType) -> _Reader:
     name = field.name
-    if (entry := _map_entry(field)) is not None:
+    if (entry := map_entry(field)) is not None:
         build = _map_builder(entry, kind)
     elif field.is_repeated:
         build = _list_builder(_builder(field, kind.value_type), kind)
@@ -164,7 +93,7 @@ def _builder(field: FieldDescriptor, kind: pa.DataType) -> _Builder:
         return _enum_builder(field.enum_type)
     if field.message_type is None:
         return lambda values: pa.array(values, kind)
-    if kind in _TIMES.values():
+    if kind in TIMES.values():
         return lambda values: pa.array(
             [None if each is None else each.seconds * 1_000_000 + each.nanos // 1000 for each in values], pa.int64()
         ).cast(kind)

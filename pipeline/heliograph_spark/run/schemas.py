@@ -16,7 +16,7 @@ from heliograph_spark.decode.avro_lengths import boundless_array
 from heliograph_spark.decode.avro_unions import members_of, number_of
 from heliograph_spark.decode.kept_values import BAD_RECORD
 from heliograph_spark.decode.key_values import parts_of
-from heliograph_spark.decode.protobuf_values import ProtobufSchemaError, message_columns, message_type
+from heliograph_spark.decode.protobuf_types import ProtobufSchemaError, message_columns, message_type
 from heliograph_spark.plan.errors import OptionError, SchemaError
 from heliograph_spark.plan.side_by_side import for_each
 from heliograph_spark.wire.brokers import Brokers
