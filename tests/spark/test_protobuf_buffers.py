@@ -206,20 +206,20 @@ def _decoded(definition: str, fields: pa.Schema, values: list[bytes | None], *, 
     for each, field in zip(found, fields, strict=True):
         each.validate(full=True)
         assert (each.type, len(each)) == (field.type, len(values))
-    return [_told(each) for each in found]
+    return [_outcome(each) for each in found]
 
 
-def _told(array: pa.Array) -> list[str | None]:
+def _outcome(array: pa.Array) -> list[str | None]:
     """Return what each row is: NaN is itself, a moment may be in any year, and a map has no order."""
     kind = array.type
     rows: list[Any]
     if pa.types.is_struct(kind):
-        rows = list(zip(*(_told(array.field(at)) for at in range(kind.num_fields)), strict=True))
+        rows = list(zip(*(_outcome(array.field(at)) for at in range(kind.num_fields)), strict=True))
     elif pa.types.is_map(kind):
-        pairs = list(zip(_told(array.keys), _told(array.items), strict=True))
+        pairs = list(zip(_outcome(array.keys), _outcome(array.items), strict=True))
         rows = [sorted(pairs[a:b], key=repr) for a, b in _ranges(array)]
     elif pa.types.is_list(kind):
-        items = _told(array.values)
+        items = _outcome(array.values)
         rows = [items[a:b] for a, b in _ranges(array)]
     else:
         rows = (array.cast(pa.int64()) if pa.types.is_temporal(kind) else array).to_pylist()
