@@ -26,14 +26,19 @@ run(main)
 """
 
 
+def heed_signals() -> None:
+    """Undo what is inherited: a shell ignores one in the background, and ``nohup`` the other."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def command(program: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        # A shell that runs the tests in the background may ignore it, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=heed_signals,
     )
 
 
