@@ -92,7 +92,8 @@ _SENDS = st.tuples(st.just("send"), st.integers(0, 2), st.integers(1, 6))
 _HEARS = st.tuples(st.just("hear"), st.integers(0, 2), st.just(0))
 _COMMITS = st.tuples(st.sampled_from(["store", "store", "fail"]), st.just(0), st.just(0))
 _WAITS = st.tuples(st.just("wait"), st.just(0), st.sampled_from([60, 600, 1200]))
-_STEPS = st.lists(st.one_of(_SENDS, _SENDS, _HEARS, _COMMITS, _WAITS), max_size=60)
+_SWITCHES = st.tuples(st.just("switch"), st.just(0), st.just(0))
+_STEPS = st.lists(st.one_of(_SENDS, _SENDS, _HEARS, _COMMITS, _COMMITS, _WAITS, _SWITCHES), max_size=60)
 
 
 @settings(deadline=None)
@@ -106,6 +107,7 @@ def test_entries_of_a_producer_keep_their_order_over_failed_stores(
         server = VirtualServer(core)
         topic = core.topic()
         core.commit()
+        switched = False
         publishers = [_Publisher(server, name, leaves=leave) for name, leave in zip("abc", leaves, strict=True)]
         for kind, actor, number in steps:
             if kind == "send":
@@ -114,6 +116,11 @@ def test_entries_of_a_producer_keep_their_order_over_failed_stores(
                 publishers[actor].hear()
             elif kind == "wait":
                 server.advance(number)
+            elif kind == "switch":
+                switched = True
+                core.broker.namespaces.set_policies(
+                    "public/default", Policies(deduplication=topic.deduplication is None)
+                )
             else:
                 with core.full_disk() if kind == "fail" else nullcontext():
                     core.commit()
@@ -131,5 +138,5 @@ def test_entries_of_a_producer_keep_their_order_over_failed_stores(
             assert publisher.receipted == list(range(len(publisher.receipted)))
             # No receipt without its entry, and in the order in which they were sent.
             assert list(dict.fromkeys(stored)) == publisher.receipted
-            assert not deduplicated or stored == publisher.receipted
+            assert switched or not deduplicated or stored == publisher.receipted
         core.close()

@@ -12,7 +12,6 @@ from heliograph_api.protocol.frames import peek_metadata
 from heliograph_api.values.names import TopicName
 from heliograph_broker.messaging.base.errors import NotAllowed, PersistenceError
 from heliograph_broker.messaging.base.records import DEDUPLICATION
-from heliograph_broker.messaging.clients.access_mode import AccessMode
 from heliograph_broker.messaging.clients.producer import Producer
 from heliograph_broker.messaging.policies import deduplication
 from heliograph_broker.messaging.policies.deduplication import PURGE_INTERVAL_MS, SNAPSHOT_ENTRIES
@@ -154,15 +153,16 @@ def fail_to_store(core: Core) -> None:
         core.commit()
 
 
-def test_a_producer_is_closed_before_it_stores_what_is_behind_an_entry_that_could_not_be_stored(core: Core) -> None:
+def test_a_producer_is_closed_when_an_entry_could_not_be_stored_and_sends_all_again(core: Core) -> None:
     topic, client = core.topic(), Client()
     producer, other = core.producer(topic, client), core.producer(topic, name="other")
     send(core, producer, 0)
     core.commit()
     send(core, producer, 1, 2)
     fail_to_store(core)
-    # It was sent before the client knew of the errors. If it were stored, 1 and 2 would count as stored, too.
-    send(core, producer, 3)
+    # Its connection drops what was sent before the client knew of the errors. If that were stored, 1 and 2 would count
+    # as stored, too.
+    assert not topic.producer_registry.may_publish(producer)
     send(core, other, 5)
     core.commit()
     assert [sequence_id for sequence_id, _ in client.errors] == [1, 2]
@@ -201,26 +201,36 @@ def test_a_producer_is_closed_before_it_stores_what_is_behind_an_entry_that_was_
     assert (stored(topic), last(topic)) == (4, 3)
 
 
-def test_a_producer_that_sends_again_what_could_not_be_stored_is_not_closed(core: Core) -> None:
+@pytest.mark.parametrize("switched", ["on while it was written", "off after it failed", "off while it was written"])
+def test_what_could_not_be_stored_is_not_overtaken_when_deduplication_is_switched(core: Core, switched: str) -> None:
     topic, client = core.topic(), Client()
+    core.broker.namespaces.set_policies("public/default", OFF if "on" in switched.split() else ON)
     producer = core.producer(topic, client)
     send(core, producer, 1, 2)
+    if "written" in switched:
+        core.broker.namespaces.set_policies("public/default", ON if "on" in switched.split() else OFF)
     fail_to_store(core)
-    send(core, producer, 1, 2, 3)
+    core.broker.namespaces.set_policies("public/default", ON if "on" in switched.split() else OFF)
+    assert client.closed_producers == [producer.producer_id]
+    send(core, core.producer(topic, client), 1, 2, 3)
     core.commit()
-    assert client.closed_producers == []
-    assert (stored(topic), last(topic)) == (3, 3)
+    assert duplicates(client) == []
+    assert stored(topic) == 3
 
 
-def test_exclusive_access_passes_on_from_a_producer_that_is_closed_behind_a_failed_entry(core: Core) -> None:
+def test_a_producer_that_took_the_name_over_is_closed_before_it_stores_what_is_behind_a_failed_entry(
+    core: Core,
+) -> None:
     topic, client = core.topic(), Client()
-    producer = core.producer(topic, client, access_mode=AccessMode.EXCLUSIVE)
-    core.producer(topic, client, "next", access_mode=AccessMode.WAIT_FOR_EXCLUSIVE)
-    send(core, producer, 1)
+    send(core, core.producer(topic), 1, 2)
+    topic.producer_registry.remove(next(iter(topic.producers.values())))
+    again = core.producer(topic, client)
     fail_to_store(core)
-    send(core, producer, 2)
-    assert list(topic.producers) == ["next"]
-    assert len(client.ready_producers) == 1
+    assert client.closed_producers == []
+    send(core, again, 3)
+    core.commit()
+    assert client.closed_producers == [again.producer_id]
+    assert stored(topic) == 0
 
 
 def test_a_producer_that_never_registers_goes_on_behind_what_could_not_be_stored(core: Core) -> None:
@@ -260,8 +270,7 @@ def test_a_message_of_which_a_chunk_could_not_be_stored_is_not_ended_by_its_last
     core.commit()
     send_chunks(1)
     fail_to_store(core)
-    send_chunks(2)
-    core.commit()
+    assert client.closed_producers == [producer.producer_id]
     assert [sequence_id for sequence_id, _ in client.errors] == [7]
     assert (stored(topic), last(topic)) == (1, -1)
     producer = core.producer(topic, client)

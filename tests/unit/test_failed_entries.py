@@ -1,4 +1,4 @@
-"""Entries that could not be stored, without deduplication: their producers come back, and no later entry is before."""
+"""Entries that could not be stored: their producers come back, and no later entry is stored before."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_producer_is_closed_when_an_entry_of_its_could_not_be_stored(core: Cor
         (2, PersistenceError),
     ]
     assert client.closed_producers == [producer.producer_id]
-    # An entry that was stored before has its receipt, and others go on.
+    # The entry before has its receipt, and others go on.
     assert [sequence_id for sequence_id, _, _ in client.receipts] == [0]
     assert list(topic.producers) == ["other"]
     send(core, other, 5)

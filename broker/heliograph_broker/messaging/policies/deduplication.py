@@ -5,8 +5,9 @@ its receipt has the message id -1:-1, which official clients take as success. Re
 so a duplicate of an entry that is still being written is answered right after that one's receipt.
 
 An entry that could not be stored would be a duplicate if later ones of its producer were stored: when it is sent again
-it would be dropped, and lost. So a producer that sends a later one first is closed, as it may have sent that before it
-knew: its client registers again and sends all that has no receipt.
+it would be dropped, and lost. Its topic closes the producer. One that goes on all the same under the name, or whose
+entry was damaged on its way, is closed if it sends a later one first, as it may have sent that before it knew: its
+client registers again and sends all that has no receipt.
 
 The ids are kept by a record in the metadata store, a *snapshot*, and the entries behind it: after a crash the
 metadata of those few entries brings the ids up to date when the topic is first used. Nothing is trimmed before a

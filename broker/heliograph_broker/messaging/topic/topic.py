@@ -345,16 +345,12 @@ class Topic(BaseTopic[Subscription], StoredTopic):
         for producer, sequence_id, _ in failed:
             self._send_error(producer, sequence_id, refusal)
         answers.send_refusals(entries[-1].offset + 1, self._send_error)
-        if self.deduplication is None:
-            self._disconnect({producer: None for producer, _, _ in failed})
-        elif not answers.in_flight:
+        if not answers.in_flight and self.deduplication is not None:
             self.deduplication.entries_failed()
+        self._disconnect({producer: None for producer, _, _ in failed})
 
     def _disconnect(self, producers: Iterable[Producer]) -> None:
-        """Let producers of which an entry is not stored come back: later ones, sent already, must not overtake it.
-
-        Deduplication does so by itself, once a later one comes.
-        """
+        """Let producers of which an entry is not stored come back: later ones, sent already, must not overtake it."""
         for producer in producers:
             registry = self.producer_registry
             # The producer of dead letters never registers. One that was replaced is not connected any more.
