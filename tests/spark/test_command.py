@@ -20,8 +20,9 @@ import typer
 from heliograph_api import __version__
 from heliograph_spark.cli import app
 from heliograph_spark.plan.connection import ask_admin
-from heliograph_spark.plan.errors import PulsarSourceError
+from heliograph_spark.plan.errors import JobError, PulsarSourceError
 from heliograph_spark.plan.options import read_options
+from heliograph_spark.run.session import _follows_ctrl_c
 from typer.testing import CliRunner
 
 from tests.support.broker_process import BrokerProcess
@@ -180,6 +181,21 @@ def interrupted(arguments: list[str], at: bytes) -> bytes:
 def test_ctrl_c_while_spark_starts_leaves_no_java(tmp_path: Path) -> None:
     errors = interrupted(["archive", "--topic", "t", "--path", str(tmp_path), "--master", "local[1]"], b"log4j")
     assert errors.endswith(b"heliograph-spark archive: interrupted by Ctrl-C\n")
+
+
+def test_what_fails_while_a_job_cleans_up_after_ctrl_c_is_its_end_by_ctrl_c() -> None:
+    def clean_up_after(end: type[BaseException]) -> None:
+        try:
+            raise end
+        finally:
+            raise JobError("Java has ended")
+
+    with pytest.raises(JobError) as interrupted_job:
+        clean_up_after(KeyboardInterrupt)
+    assert _follows_ctrl_c(interrupted_job.value)
+    with pytest.raises(JobError) as failed_job:
+        clean_up_after(OSError)
+    assert not _follows_ctrl_c(failed_job.value)
 
 
 def test_ctrl_c_ends_a_job_with_a_result_and_the_next_run_goes_on(

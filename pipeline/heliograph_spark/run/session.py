@@ -228,13 +228,14 @@ def run_job(job: str, session: SessionOptions, result_file: Path | None, prepare
         result, code = {"job": job, "error": reason(error)}, 2
     except _FAILED as error:
         result = {"job": job, "error": reason(error)}
+        if _follows_ctrl_c(error):
+            result, code = _interrupted(job, spark)
     except ModuleNotFoundError as error:
         if (advice := missing_package(error)) is None:
             raise
         result = {"job": job, "error": advice}
     except KeyboardInterrupt:
-        result, code = {"job": job, "error": "interrupted by Ctrl-C"}, 130
-        _expect_the_end(spark)
+        result, code = _interrupted(job, spark)
     result.setdefault("seconds", round(time.monotonic() - began, 3))
     try:
         write_result(result, result_file)
@@ -250,6 +251,20 @@ def _interrupt(_number: int, _frame: object) -> None:
     """Raise :class:`KeyboardInterrupt`. py4j would log, with a stack, that its question has no answer."""
     logging.disable()
     raise KeyboardInterrupt
+
+
+def _interrupted(job: str, spark: SparkSession | None) -> tuple[dict[str, Any], int]:
+    """Return the result and the exit code of a job that Ctrl-C has ended."""
+    # A terminal sends Ctrl-C to Java, too: it may have ended already.
+    with suppress(*_FAILED):
+        _expect_the_end(spark)
+    return {"job": job, "error": "interrupted by Ctrl-C"}, 130
+
+
+def _follows_ctrl_c(error: BaseException) -> bool:
+    """Whether an error came while a job cleaned up after Ctrl-C: Java ends at the same time."""
+    before = error.__context__
+    return before is not None and (isinstance(before, KeyboardInterrupt) or _follows_ctrl_c(before))
 
 
 def _expect_the_end(spark: SparkSession | None) -> None:
