@@ -173,7 +173,7 @@ def test_a_micro_batch_that_one_has_planned_the_other_repeats_as_planned(
         assert archived.batches("commits") == set(after)
         assert archived.numbers() == list(range(31 if known else 32))
         assert before < len(archived.numbers())
-        # What has come later is a batch of its own.
+        # Messages that came later are in a batch of their own.
         assert max(after) == last + 1
         planned, last = after, max(after)
     assert archived.backlog() == 0

@@ -53,7 +53,7 @@ def _received(entries: Sequence[bytes], pieces: int) -> list[tuple[MessageHead, 
     """Return what arrives of entries that are sent over a connection in so many pieces, all of it kept to the end."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(30)
-        # What the broker says first waits for the link in the listening socket's queue: no other thread is needed.
+        # The broker's first frames wait in the listening socket's queue for the link: no other thread is needed.
         with mock.patch.object(Link, "_shake_hands"):
             link = Link(Address(*server.getsockname()[:2]), {}, secured=False, within_s=30)
         peer, _ = server.accept()

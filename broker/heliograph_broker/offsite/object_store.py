@@ -204,6 +204,6 @@ def _answer(error: Exception) -> tuple[str, str]:
 def _line(error: Exception) -> str:
     """Return what an error says, in one line of a length for people."""
     code, message = _answer(error)
-    # What follows the blank line is the client's own description of itself.
+    # After the blank line the client describes itself.
     text = f"{code}: {message}" if code else " ".join(str(error).partition("\n\n")[0].split())
     return text[:_MESSAGE_CHARACTERS] or type(error).__name__

@@ -73,7 +73,7 @@ class ProtobufBuffers:
         try:
             taken = None if buffers is None else _compiled.decode(self._plan, *buffers)
         except OverflowError:
-            # The texts of an enum may be longer than Arrow's, which is for the reference to say of a value.
+            # An enum's names may be longer than Arrow allows: the reference refuses the value.
             return None
         if taken is None:
             return None

@@ -143,7 +143,7 @@ class BucketDirectory(Directory):
             )
 
     def _files(self, name: str) -> Iterator[Any]:
-        """Yield what the store says of each file below a directory."""
+        """Yield the store's metadata of each file below a directory."""
         for batch in obstore.list(self._store, self._at(name) or None, chunk_size=1000):
             yield from batch
 
@@ -218,5 +218,5 @@ def _line(error: Exception) -> str:
     code, message = (re.search(f"<{tag}>([^<]*)</{tag}>", text) for tag in ("Code", "Message"))
     if code is not None:
         return f"{code[1]}: {message[1] if message is not None else ''}".rstrip(": ")
-    # What follows the blank line is the client's own description of itself.
+    # After the blank line the client describes itself.
     return " ".join(text.partition("\n\n")[0].split())[:_MESSAGE_CHARACTERS] or type(error).__name__

@@ -134,6 +134,6 @@ def release(rows: DataFrame) -> None:
 
 
 def words_of_java(error: BaseException) -> str | None:
-    """Return what Java says of an error that py4j has raised; None for any other."""
+    """Return Java's message of an error that py4j raised; None for any other error."""
     thrown = getattr(error, "java_exception", None)
     return None if thrown is None else str(thrown.toString())
