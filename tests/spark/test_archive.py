@@ -346,7 +346,7 @@ def test_splits_are_read_side_by_side_however_few_the_files_are(spark: SparkSess
     read = spark.range(0, 80, 1, 8).mapInArrow(mark, "id bigint, task int")
     cores = spark.sparkContext.defaultParallelism
     assert cores == 2
-    one, more = divided(read, 8, cores - 1), divided(read, 8, cores + 1)
+    one, more = divided(read, 8, cores - 1, cores), divided(read, 8, cores + 1, cores)
     assert (one.rdd.getNumPartitions(), more.rdd.getNumPartitions()) == (1, 3)
     rows = one.collect()
     assert sorted(row.id for row in rows) == list(range(80))
@@ -355,9 +355,9 @@ def test_splits_are_read_side_by_side_however_few_the_files_are(spark: SparkSess
     rows = more.withColumn("file", spark_partition_id()).collect()
     assert {(row.file, row.task) for row in rows} == {(0, 0), (1, 1), (2, 2)}
     assert [row.id for row in rows] == list(range(80))
-    assert divided(read, 8, 8) is read
+    assert divided(read, 8, 8, cores) is read
     # A field of any name stays.
-    assert divided(read.withColumnRenamed("task", "__file"), 8, cores - 1).columns == ["id", "__file"]
+    assert divided(read.withColumnRenamed("task", "__file"), 8, cores - 1, cores).columns == ["id", "__file"]
 
 
 def test_a_checkpoint_that_is_gone_does_not_write_everything_again(

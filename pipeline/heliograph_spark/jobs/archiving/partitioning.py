@@ -5,11 +5,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, expr, struct
 
-from heliograph_spark.run.connect import cores
 from heliograph_spark.run.spark_versions import by_number
 
 
-def divided(rows: DataFrame, splits: int, files: int) -> DataFrame:
+def divided(rows: DataFrame, splits: int, files: int, cores: int) -> DataFrame:
     """Return the rows, which are in ``splits`` partitions, in at most ``files``, each of neighbouring ones.
 
     Where there are more of these, a task reads several one after the other, unless there would be fewer tasks than
@@ -17,7 +16,7 @@ def divided(rows: DataFrame, splits: int, files: int) -> DataFrame:
     """
     if splits <= files:
         return rows
-    if files >= cores(rows.sparkSession):
+    if files >= cores:
         return rows.coalesce(files)
     file = _unused_name(rows)
     number = expr(f"CAST(spark_partition_id() * {files}L div {splits} AS INT)")

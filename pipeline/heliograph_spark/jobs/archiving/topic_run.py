@@ -200,7 +200,8 @@ class TopicRun:
         messages = PulsarDataSource(given).schema()
         columns = self._target.keep_columns(messages)
         wanted = self._target.files(columns, options.file_bytes)
-        store: _Store = partial(self._write_rows, columns)
+        parallel = cores(self._spark)
+        store: _Store = partial(self._write_rows, columns, parallel)
         if wanted is not None:
             # Spark refuses here what it could not read in the files, such as names that differ only in their case.
             _ = self._spark.createDataFrame([], messages).to(columns).schema
@@ -221,7 +222,7 @@ class TopicRun:
 
         spark = self._spark
         query = query_kind(spark)(
-            Reading(spark, given, messages, options.file_bytes, cores(spark), wanted, self._checkpoint)
+            Reading(spark, given, messages, options.file_bytes, parallel, wanted, self._checkpoint)
         )
         for attempts_left in reversed(range(_ATTEMPTS)):
             try:
@@ -232,9 +233,9 @@ class TopicRun:
                     raise
                 progress(f"{self._topic}: {reason(error)}; tried again")
 
-    def _write_rows(self, columns: StructType, planned: MicroBatch, batch: Batch) -> Written:
+    def _write_rows(self, columns: StructType, parallel: int, planned: MicroBatch, batch: Batch) -> Written:
         rows = planned.frame.to(columns)
-        return self._target.write(divided(rows, planned.splits(), self._files_of(batch)), batch)
+        return self._target.write(divided(rows, planned.splits(), self._files_of(batch), parallel), batch)
 
     def _write_files(self, planned: MicroBatch, batch: Batch) -> Written:
         return self._target.write_files(planned.frame, batch)
