@@ -47,13 +47,14 @@ FROM tools AS build-spark
 COPY locks/broker.lock locks/spark.lock /src/locks/
 RUN sh /src/images/install dependencies locks/broker.lock
 # PySpark is published as source only, and is built by the setuptools of the lock. The lock has the tests' tools, too.
+# Spark's workers would import pyspark.zip, which has no compiled modules, before the same package beside it.
 RUN sh /src/images/install dependencies locks/spark.lock setuptools \
  && sh /src/images/install source locks/spark.lock pyspark \
  && sh /src/images/install dependencies locks/spark.lock \
       py4j pandas numpy pyarrow python-dateutil pytz tzdata fastavro pulsar-client certifi \
       matplotlib contourpy cycler fonttools kiwisolver packaging pillow pyparsing \
       pyiceberg sqlalchemy cachetools charset-normalizer click fsspec requests strictyaml tenacity urllib3 zstandard \
- && sh /src/images/install without pyspark/examples pyspark/data pandas/tests pyarrow/tests pyarrow/include
+ && sh /src/images/install without pyspark/examples pyspark/data pyspark/python/lib/pyspark.zip pandas/tests pyarrow/tests pyarrow/include
 COPY pipeline/build_native.py /src/pipeline/
 COPY pipeline/heliograph_spark/decode/_[a-z]*.p* /src/pipeline/heliograph_spark/decode/
 COPY pipeline/heliograph_spark/encode/_[a-z]*.p* /src/pipeline/heliograph_spark/encode/

@@ -44,3 +44,10 @@ def test_a_session_that_registers_nothing_reads_and_writes_a_topic(
     remote = [str(request.getfixturevalue("connect_url"))] if kind == "connect" else []
     found = found_by([str(PROGRAM), broker.service_url, topic, str(tmp_path / "checkpoint"), *remote], tmp_path)
     assert found == {"view": ["one"], "frame": ["one"], "registered": ["one"], "copied": ["one", "one"]}
+
+
+def test_a_process_of_spark_imports_no_pandas_to_have_the_source() -> None:
+    """It would take longer than everything else, in each of the processes that plan a query."""
+    program = "import sys, heliograph_spark.run.source, heliograph_spark.run.sink; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -13,7 +13,6 @@ import pyarrow.json as pj
 _SPACE = " \t\r\n"
 #: With so many lists and objects in one value they may lie deeper within each other than Python's parser goes.
 _MOST_INNER = 500
-_NO_FIELDS = pa.scalar(b"{}", pa.binary())
 
 
 class JsonLines:
@@ -21,6 +20,9 @@ class JsonLines:
 
     def __init__(self, fields: pa.Schema, read: pa.Schema) -> None:
         self._fields = fields
+        # A scalar makes Arrow import pandas, which takes longer than all that is imported for a query: each process of
+        # Spark would, whatever it reads.
+        self._no_fields = pa.scalar(b"{}", pa.binary())
         self._parse = pj.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
 
     @classmethod
@@ -37,7 +39,7 @@ class JsonLines:
         if not len(values):
             return None
         try:
-            texts = pc.ascii_trim(pc.fill_null(values, _NO_FIELDS).cast(pa.string()), _SPACE)
+            texts = pc.ascii_trim(pc.fill_null(values, self._no_fields).cast(pa.string()), _SPACE)
             # Each begins and ends as an object, so no line ends within one, and as many rows as lines are one for each.
             if not (pc.all(pc.starts_with(texts, "{")).as_py() and pc.all(pc.ends_with(texts, "}")).as_py()):
                 return None

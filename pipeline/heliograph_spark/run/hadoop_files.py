@@ -22,6 +22,8 @@ class HadoopDirectory(Directory):
     def __init__(self, spark: SparkSession, path: str) -> None:
         super().__init__(check_path(path))
         self._jvm: Any = spark._jvm
+        # Each dot of a name in Java is a question to it.
+        self._path: Any = self._jvm.org.apache.hadoop.fs.Path
         context: Any = spark.sparkContext
         try:
             self._configured = context._jsc.hadoopConfiguration()
@@ -30,7 +32,7 @@ class HadoopDirectory(Directory):
             raise self._refused("", error) from error
 
     def _at(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self.path}/{name}" if name else self.path)
+        return self._path(f"{self.path}/{name}" if name else self.path)
 
     def _refused(self, name: str, error: Py4JJavaError) -> JobError:
         message = str(error.java_exception.toString()).splitlines()[0]
