@@ -14,7 +14,7 @@ from pyarrow import dataset, parquet
 from tests.support.clients import RunningBroker, publish
 from tests.support.s3_server import Bucket
 
-from .conftest import COMMAND, S3_JARS
+from .conftest import COMMAND
 
 RUN_WITHIN_S = 240.0
 
@@ -32,7 +32,7 @@ def archive(
 
 
 def settings() -> dict[str, str]:
-    return S3_JARS | {
+    return {
         "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.attempts.maximum": "1",

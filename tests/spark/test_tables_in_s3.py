@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from tests.support.clients import RunningBroker, create_namespace, fresh_name, publish, rest
 from tests.support.s3_server import Bucket
 
-from .conftest import COMMAND, S3_JARS
+from .conftest import COMMAND
 
 GUIDE = Path(__file__).parents[2] / "docs" / "tables.md"
 
@@ -211,9 +211,8 @@ def test_the_command_of_the_guide_writes_a_table_in_a_bucket(
         command = command.replace(written, meant)
     given = {"HELIOGRAPH_SERVICE_URL": broker.service_url, "HELIOGRAPH_ADMIN_URL": broker.http_url}
     keys = {"AWS_ACCESS_KEY_ID": bucket.access_key, "AWS_SECRET_ACCESS_KEY": bucket.secret_key}
-    jars = [f"--conf={name}={value}" for name, value in S3_JARS.items()]
     done = subprocess.run(
-        [*COMMAND, *shlex.split(command), "--master", "local[2]", *jars],
+        [*COMMAND, *shlex.split(command), "--master", "local[2]"],
         cwd=tmp_path,
         env=os.environ | given | keys,
         capture_output=True,

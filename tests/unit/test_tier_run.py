@@ -190,10 +190,19 @@ def test_skipped_tests_of_several_parts_are_named_once(project: Project) -> None
 def test_spark_is_set_up_run_and_its_missing_servers_named(project: Project) -> None:
     done = project.run("spark")
     assert done.returncode == 0, done.stderr
-    assert project.calls[:2] == ["setup dev", "setup spark"]
+    archive = "bin/python tests/spark/class_archive.py .venv-spark/spark-classes.jsa"
+    assert project.calls[:3] == ["setup dev", "setup spark", archive]
     assert project.tests() == ["tests/spark -n 2 --dist loadfile --no-loadscope-reorder"]
     assert "not run: the tests of Spark with credentials and TLS (scripts/java-tools standalone" in done.stdout
     assert "not run: the tests of Spark against Apache Pulsar" in done.stdout
+
+
+def test_spark_is_run_and_said_to_be_slow_where_java_writes_no_classes(project: Project) -> None:
+    project.does("bin-python..venv-spark-spark-classes.jsa", "sys.exit(1)")
+    done = project.run("spark")
+    assert done.returncode == 0, done.stderr
+    assert len(project.tests()) == 1
+    assert "the tests of Spark ran without an archive of its classes (tests/spark/class_archive.py)" in done.stdout
 
 
 def test_the_fuzzer_is_set_up_and_runs_from_its_own_environment(project: Project) -> None:
