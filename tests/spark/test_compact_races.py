@@ -137,7 +137,9 @@ def test_two_runs_make_one_version_wherever_the_first_is_when_the_second_begins_
 ) -> None:
     stops = stops_of_a_run(spark, tmp_path / "alone")
     assert stops > 10
-    for first, second in itertools.product(range(stops + 1), range(1, stops + 2, 3)):
+    # Each place of the second is met with every fifth of the first.
+    pairs = itertools.product(range(stops + 1), range(1, stops + 2))
+    for first, second in ((first, second) for first, second in pairs if (first + second) % 5 == 0):
         tables = Tables(spark, tmp_path / f"{first}-{second}")
         runs = [tables.run(), tables.run()]
         for run, steps in zip(runs, (first, second), strict=True):

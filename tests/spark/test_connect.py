@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.clients import RunningBroker, ignore_receipt
 from tests.support.s3_server import Bucket
 
-from .conftest import COMMAND, S3_JARS
+from .conftest import COMMAND
 from .connect_server import connect_server
 from .kills.killed import end
 from .test_compact import archived
@@ -151,23 +152,18 @@ def test_a_job_that_fails_on_a_server_says_why_in_one_line(
     assert lines[-1] == f"heliograph-spark compact: {made['error']}"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables"),
-    [
-        (["--master", f"sc://127.0.0.1:1/;{SECRET}"], {}),
-        (["--conf", "spark.remote=sc://127.0.0.1:1"], {}),
-        ([], {"SPARK_REMOTE": "sc://127.0.0.1:1"}),
-    ],
-)
-def test_a_server_that_does_not_answer_is_named_without_its_token(
-    tmp_path: Path, arguments: list[str], variables: dict[str, str]
-) -> None:
-    given = ["--path", str(tmp_path), "--to", str(tmp_path / "tables"), *arguments]
-    code, made, lines = run("compact", *given, **variables)
-    assert code == 1
-    assert made["error"].startswith("sc://127.0.0.1:1: no server of Spark Connect answers there; valid: sc://HOST:PORT")
-    connecting = "heliograph-spark compact: connecting to sc://127.0.0.1:1"
-    assert lines == [connecting, f"heliograph-spark compact: {made['error']}"]
+def test_a_server_that_does_not_answer_is_named_without_its_token(tmp_path: Path) -> None:
+    given = ["compact", "--path", str(tmp_path), "--to", str(tmp_path / "tables")]
+    named = ["--master", f"sc://127.0.0.1:1/;{SECRET}"], ["--conf", "spark.remote=sc://127.0.0.1:1"]
+    # Each waits for the server for a while, so they wait side by side.
+    with ThreadPoolExecutor() as pool:
+        under_way = [pool.submit(run, *given, *arguments) for arguments in named]
+        under_way.append(pool.submit(run, *given, SPARK_REMOTE="sc://127.0.0.1:1"))
+    for code, made, lines in (each.result() for each in under_way):
+        assert code == 1
+        assert made["error"].startswith("sc://127.0.0.1:1: no server of Spark Connect answers there; valid: sc://HOST")
+        connecting = "heliograph-spark compact: connecting to sc://127.0.0.1:1"
+        assert lines == [connecting, f"heliograph-spark compact: {made['error']}"]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +229,7 @@ def test_reports_and_tables_are_in_a_bucket_which_each_side_reaches_by_its_own_c
     )
     fs.copy_files(str(tmp_path / "archive"), f"{bucket.name}/archive", destination_filesystem=store)
     (tmp_path / "server").mkdir()
-    with connect_server(tmp_path / "server", S3_JARS | reached(bucket)) as url:
+    with connect_server(tmp_path / "server", reached(bucket)) as url:
         at = f"s3a://{bucket.name}"
         given = ["--path", f"{at}/archive", "--to", f"{at}/tables", "--master", url]
         # A session shows where the server's bucket is, and no keys: they are the client's own.
