@@ -71,7 +71,9 @@ def stream(session: SparkSession, path: str, state: str) -> None:
 def main(archive: Path) -> None:
     """Write the archive: Java does, at its end."""
     made = archive.with_suffix(".new")
-    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:+UseSerialGC -XX:ArchiveClassesAtExit={made} -Xlog:disable"
+    os.environ["SPARK_SUBMIT_OPTS"] = (
+        f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ArchiveClassesAtExit={made} -Xlog:disable"
+    )
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -51,7 +51,7 @@ class Archived:
         urls = self.broker.service_url, self.broker.http_url
         return archive(spark, archive_options(*urls, self.topic, self.directory, self.target, **more))
 
-    def killed_at(self, step: str, master: str = "local[2]") -> None:
+    def killed_at(self, step: str, master: str) -> None:
         """Let a run of its own be killed there."""
         paths = os.pathsep.join([str(PIPELINE), str(ROOT), os.environ.get("PYTHONPATH", "")])
         urls = [self.broker.service_url, self.broker.http_url]
@@ -98,22 +98,19 @@ def archived(request: pytest.FixtureRequest, broker: BrokerProcess, topic: str, 
 
 
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("kind", ["classic", "connect"])
 def test_every_message_is_archived_once_whatever_is_done_when_the_job_is_killed(
     spark: SparkSession,
+    connect_url: str,
     client: pulsar.Client,
     archived: Archived,
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-    kind: str,
 ) -> None:
-    master = str(request.getfixturevalue("connect_url")) if kind == "connect" else "local[2]"
     plan_by("planned", monkeypatch)
     published = 0
     for step in STEPS[archived.target]:
         publish(client, archived.topic, [b"%d" % number for number in range(published, published + 40)])
         published += 40
-        archived.killed_at(step, master)
+        archived.killed_at(step, connect_url)
         unfinished = archived.batches("offsets") - archived.batches("commits")
         assert len(unfinished) == (step != "committed"), step
     done = archived.run(spark)
