@@ -24,6 +24,9 @@ def check_delivery(
     _check_order(consumer, message, position, now_ms, where)
     _check_chunks(consumer, message, position, where)
     holder = None
+    if len(message.positions) > 1:
+        # Likewise: each of the two entries may have a holder of its own.
+        return None
     for other in subscription.consumers:
         if other is not consumer and message.number in other.hand and message.number not in other.given_back:
             holder = other
