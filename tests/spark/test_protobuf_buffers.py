@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -333,7 +334,7 @@ def test_odd_values_are_the_same_from_both(syntax: str, kind: int, value: bytes,
 
 
 def test_what_a_value_cannot_say_in_bulk_is_read_one_by_one() -> None:
-    """Two members of a oneof, an enum's number without a name, a key twice, and more keys than are compared."""
+    """Two members of a oneof, an enum's number without a name, a key twice or with another field, and many keys."""
 
     def change(row: Any) -> None:
         row.oneof_decl.add(name="either")
@@ -363,10 +364,33 @@ def test_what_a_value_cannot_say_in_bulk_is_read_one_by_one() -> None:
         (b"".join(many[:16]), True),
         (b"".join(many), False),
         (many[0] * 2, False),
+        (b"\x4a\x07\x0a\x01a\x12\x00\x18\x00", False),
     ]:
         values: list[bytes | None] = [value]
         assert (buffers.columns(pa.array(values, pa.binary())) is not None) == in_bulk
         _same_from_both(definition, fields, [*values, None, b"", *values])
+
+
+def test_a_number_with_two_names_has_the_first_one() -> None:
+    file = FileDescriptorProto(name="row.proto", syntax="proto3")
+    kind = file.enum_type.add(name="Kind")
+    kind.options.allow_alias = True
+    for name, number in (("NONE", 0), ("FIRST", 1), ("SECOND", 1)):
+        kind.value.add(name=name, number=number)
+    row = file.message_type.add(name="Row")
+    row.field.add(name="kind", number=1, type=F.TYPE_ENUM, type_name=".Kind", label=1)
+    row.field.add(name="kinds", number=2, type=F.TYPE_ENUM, type_name=".Kind", label=3)
+    definition = data_of("Row", file)
+    message = message_type(definition)
+    fields = message_columns(message)
+    value = b"\x08\x01\x12\x02\x01\x00"
+    assert json_format.MessageToDict(GetMessageClass(message).FromString(value)) == {
+        "kind": "FIRST",
+        "kinds": ["FIRST", "NONE"],
+    }
+    found = ProtobufValues(definition, fields).columns(pa.array([value], pa.binary()), pa.nulls(1, pa.binary()))
+    assert [each.to_pylist() for each in found] == [["FIRST"], [["FIRST", "NONE"]]]
+    _same_from_both(definition, fields, [value])
 
 
 def test_types_that_the_module_does_not_read_are_left_to_the_reference() -> None:

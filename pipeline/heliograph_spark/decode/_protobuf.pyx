@@ -116,6 +116,7 @@ cdef class Field:
             self.items = Field(of)
         elif of is not None:
             self.message = Message(of)
+            self.message.is_entry = self.kind == MAP
         if not self.kept:
             return
         self.nulls = Nulls()
@@ -325,6 +326,8 @@ cdef class Message:
     cdef list ordered
     # The number of the field of each ``oneof`` that is set, 0 for none.
     cdef Memory chosen
+    # Whether it is the key and the value of an item of a map: Google's library takes one with other fields for unknown.
+    cdef bint is_entry
 
     def __cinit__(self, tuple plan):
         fields, oneofs = plan
@@ -350,6 +353,8 @@ cdef class Message:
                 return False
             place = self.place_of(<uint32_t>tag >> 3, likely)
             if place < 0:
+                if self.is_entry:
+                    return False
                 at = skipped(after, end, tag & 7)
             else:
                 # The next one has the next number, mostly.

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 
 from .compiled import built
 from .filled_buffers import array_of, buffers_of
-from .protobuf_types import TIMES, map_entry, single_type
+from .protobuf_types import TIMES, enum_names, map_entry, single_type
 
 #: What a message or a field is to the compiled module.
 Plan = tuple[Any, ...]
@@ -144,7 +144,7 @@ def _one_plan(field: FieldDescriptor, kind: pa.DataType | None, unset: Any, leve
 
 
 def _names(enum: EnumDescriptor) -> dict[int, bytes]:
-    return {number: value.name.encode() for number, value in enum.values_by_number.items()}
+    return {number: name.encode() for number, name in enum_names(enum).items()}
 
 
 def _unset(field: FieldDescriptor) -> int | bytes:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 
 import pyarrow as pa
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
@@ -85,6 +85,11 @@ def _single(field: FieldDescriptor, where: str, outer: tuple[Descriptor, ...]) -
 def single_type(field: FieldDescriptor) -> pa.DataType:
     """Return the type of one value of a field that is no message."""
     return pa.binary() if field.type == FieldDescriptor.TYPE_BYTES else _TYPES[field.cpp_type]
+
+
+def enum_names(enum: EnumDescriptor) -> dict[int, str]:
+    """Return the name of each number: the first one, if it has several."""
+    return {value.number: value.name for value in reversed(enum.values)}
 
 
 def map_entry(field: FieldDescriptor) -> Descriptor | None:

@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from .kept_values import UnfitValue
 from .protobuf_buffers import COMPILED, ProtobufBuffers
-from .protobuf_types import TIMES, map_entry, message_type
+from .protobuf_types import TIMES, enum_names, map_entry, message_type
 
 #: What reading and converting values raises where they do not fit.
 _UNFIT = (ValueError, OverflowError, pa.ArrowException)
@@ -107,7 +107,7 @@ def _builder(field: FieldDescriptor, kind: pa.DataType) -> _Builder:
 
 
 def _enum_builder(enum: EnumDescriptor) -> _Builder:
-    names = {number: value.name for number, value in enum.values_by_number.items()}
+    names = enum_names(enum)
 
     def build(values: Sequence[Any]) -> pa.Array:
         # A number that is new where the message was written has no name here.
