@@ -100,6 +100,8 @@ class HadoopDirectory(Directory):
                 if self.exists(name):
                     return False
                 self.write_text(aside, text)
+                # A loss of power may keep the name and lose what the file has otherwise.
+                self.sync(aside)
                 if not self._link(aside, name):
                     self._system.rename(self._at(aside), self._at(name))
         except Py4JJavaError as error:

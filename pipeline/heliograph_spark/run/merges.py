@@ -84,8 +84,11 @@ def replace_files(
     last = max((number for kind in ("merging", "merged") if (number := _last(names, kind)) is not None), default=-1)
     number = last + 1
     _write(topic, f"_merging-{number:08}.json", old)
-    for place, file in enumerate(new):
-        root.rename(file, f"{below}/{day}/{_files_of(number)}{place:05}.parquet")
+    placed = [f"{day}/{_files_of(number)}{place:05}.parquet" for place in range(len(new))]
+    for file, name in zip(new, placed, strict=True):
+        root.rename(file, f"{below}/{name}")
+    # When the record counts, nobody else has the messages.
+    topic.sync(*placed)
     _write(topic, f"_merged-{number:08}.json", old)
     finish_merge(topic)
 

@@ -17,11 +17,11 @@ def sync_metadata(spark: SparkSession, table: Table) -> None:
     Raises what :func:`~.catalog.refusals` turns into :class:`JobError`, and :class:`JobError`.
     """
     snapshot = table.current_snapshot()
-    assert snapshot is not None
-    added = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
-    for file in (*(each.manifest_path for each in added), snapshot.manifest_list):
-        directory, name = _place(spark, file)
-        directory.sync(name)
+    if snapshot is not None:
+        added = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
+        for file in (*(each.manifest_path for each in added), snapshot.manifest_list):
+            directory, name = _place(spark, file)
+            directory.sync(name)
     # A REST catalog writes this one, and need not keep it as a file that is seen from here.
     directory, name = _place(spark, table.metadata_location)
     if directory.exists(name):

@@ -101,6 +101,10 @@ class ParquetTopic:
         batches = complete_batches(self._files, query)
         return Complete(batches, complete_up_to(self._files, query, batches)) if batches else None
 
+    def sync(self) -> None:
+        # The files are there before the record of them is written, which is whole before it has its name.
+        self._files.sync("")
+
     def files(self, columns: StructType, file_bytes: int) -> WantedFiles | None:
         place = place_of(self._staged_files)
         return None if place is None else WantedFiles(place, DATE, columns, file_bytes)

@@ -68,6 +68,12 @@ class TopicTarget(Protocol):
         Raises :class:`SchemaError`, naming the field, if no type has the values of both.
         """
 
+    def sync(self) -> None:
+        """Have on the disk what :meth:`complete` tells of: a run may have been killed before it did.
+
+        Raises :class:`PulsarSourceError`.
+        """
+
     def complete(self, query: str) -> Complete | None:
         """Return which batches of a query are in it; None if nothing is recorded of that query."""
 

@@ -271,6 +271,7 @@ class TopicRun:
                     f" up to {complete.batches - 1} are complete, and goes on with batch {number}: name the newest"
                     " checkpoint, or another path and another subscription to archive everything again"
                 )
+            self._target.sync()
             progress(f"{self._topic}: batch {number}: a run before this one has written it")
             return
         written = store(planned, batch)

@@ -119,15 +119,19 @@ class TopicTable:
         wanted = self.columns_of(storable(columns))
         if table is None:
             self._create(wanted)
+            self.sync()
             return in_spark(self._there().schema())
         known = in_spark(table.schema())
         merged = widened_record(known, wanted, "", self._topic)
+        before = table.metadata_location
         with refusals(f"{self.path}: the columns of {self._topic}"), table.transaction() as change:
             if merged != known:
                 with change.update_schema() as schema:
                     schema.union_by_name(arrow_schema(merged))
             if table.properties.get(_RETRIES) != _PROPERTIES[_RETRIES]:
                 change.set_properties({_RETRIES: _PROPERTIES[_RETRIES]})
+        if table.metadata_location != before:
+            self.sync()
         return in_spark(table.schema())
 
     def columns_of(self, columns: StructType) -> StructType:
@@ -142,6 +146,10 @@ class TopicTable:
     def complete(self, query: str) -> Complete | None:
         table = self._load()
         return None if table is None else self._complete(table, query)
+
+    def sync(self) -> None:
+        with refusals(self.path):
+            sync_metadata(self._spark, self._there())
 
     def _complete(self, table: Table, query: str) -> Complete | None:
         text = table.properties.get(f"{BATCHES}{query}")
@@ -218,8 +226,6 @@ class TopicTable:
             [f"{COMPLETE_DAY}{day}" for day in reopened],
             replaced,
         )
-        with refusals(self.path):
-            sync_metadata(self._spark, self._there())
         self._whole = True
         snapshot = self._there().current_snapshot()
         summary: Mapping[str, str] = {} if snapshot is None or snapshot.summary is None else snapshot.summary
@@ -332,3 +338,4 @@ class TopicTable:
                 change.set_properties(dict(properties))
             if removed:
                 change.remove_properties(*removed)
+        self.sync()
