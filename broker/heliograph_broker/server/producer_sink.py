@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from heliograph_api.protocol import wire_pb2 as wire
@@ -79,8 +80,14 @@ class SessionProducers:
         topic.persist()
 
         def committed(error: BrokerError | None) -> None:
-            if error is None and self.open.get(producer.producer_id) is producer:
+            if self.open.get(producer.producer_id) is not producer:
+                return
+            if error is None:
                 self.answer(producer, producer.request_id, None, ready=True)
+            else:
+                # It has the access all the same, and nobody else gets it: a client that never hears of it blocks the
+                # topic.
+                topic.persist(partial(committed, None))
 
         self._broker.when_durable(topic, committed)
 

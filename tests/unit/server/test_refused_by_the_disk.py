@@ -79,3 +79,60 @@ def test_a_producer_said_twice_is_confirmed_once_it_is_durable(server: VirtualSe
     assert client.take() == []
     server.core.commit()
     assert [frame.body.request_id for frame in client.take()] == [1, 2]
+
+
+def test_a_producer_that_waited_for_exclusive_access_is_answered_once_the_disk_has_taken_it(
+    server: VirtualServer,
+) -> None:
+    owner, successor = server.connect(), server.connect()
+    modes = wire.ProducerAccessMode
+    owner.request(Type.PRODUCER, producer_id=1, **PRODUCER, producer_access_mode=modes.Exclusive)
+    waiting = {"topic": "t", "producer_name": "next", "producer_access_mode": modes.WaitForExclusive}
+    assert not successor.request(Type.PRODUCER, producer_id=1, **waiting).producer_ready
+    with failing_metadata(NO_SPACE) as asked:
+        owner.send(Type.CLOSE_PRODUCER, request_id=2, producer_id=1)
+        for _ in range(3):
+            server.core.commit()
+            server.core.store.writer.retry()
+        assert len(asked) > 2
+        assert successor.take() == []
+    server.core.store.writer.retry()
+    server.advance(200)
+    [answer] = successor.take()
+    assert (answer.body.producer_ready, answer.body.topic_epoch) == (True, 1)
+    server.core.crash()
+    assert server.core.topic().producer_registry.topic_epoch == 1
+
+
+def test_a_producer_that_has_left_before_its_exclusive_access_is_durable_gets_no_answer(
+    server: VirtualServer,
+) -> None:
+    owner, successor = server.connect(), server.connect()
+    modes = wire.ProducerAccessMode
+    owner.request(Type.PRODUCER, producer_id=1, **PRODUCER, producer_access_mode=modes.Exclusive)
+    waiting = {"topic": "t", "producer_name": "next", "producer_access_mode": modes.WaitForExclusive}
+    successor.request(Type.PRODUCER, producer_id=1, **waiting)
+    with failing_metadata(NO_SPACE):
+        owner.send(Type.CLOSE_PRODUCER, request_id=2, producer_id=1)
+        server.core.commit()
+        successor.send(Type.CLOSE_PRODUCER, request_id=2, producer_id=1)
+        server.core.commit()
+    server.core.store.writer.retry()
+    server.advance(200)
+    assert [frame.command.type for frame in successor.take()] == [Type.SUCCESS]
+    assert server.core.topic().producers == {}
+
+
+def test_exclusive_access_to_a_topic_that_stores_nothing_waits_for_no_disk(server: VirtualServer) -> None:
+    owner, successor = server.connect(), server.connect()
+    modes = wire.ProducerAccessMode
+    topic = {"topic": "non-persistent://public/default/n"}
+    owner.request(Type.PRODUCER, producer_id=1, producer_access_mode=modes.Exclusive, **topic)
+    successor.request(Type.PRODUCER, producer_id=1, producer_access_mode=modes.WaitForExclusive, **topic)
+    with failing_metadata(NO_SPACE):
+        owner.send(Type.CLOSE_PRODUCER, request_id=2, producer_id=1)
+        # What another topic could not write fails the group.
+        server.core.topic().persist()
+        server.core.commit()
+        [answer] = successor.take()
+    assert answer.body.producer_ready

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from heliograph_api.values.names import TopicName
 
-    from heliograph_broker.storage.commit.group import RecordSource
+    from heliograph_broker.storage.commit.group import Durable, RecordSource
 
 
 class ClientTopic:
@@ -23,8 +23,13 @@ class ClientTopic:
         """Everything durable of the topic, nothing of one that keeps nothing."""
         return ()
 
-    def persist(self) -> None:
-        """Write the topic's own record with the next group, if it has one."""
+    def persist(self, durable: Durable | None = None) -> None:
+        """Write the topic's own record with the next group, if it has one.
+
+        ``durable`` is called once that is durable, however many attempts it takes.
+        """
+        if durable is not None:
+            durable()
 
     def used(self) -> None:
         """Note that somebody uses the topic now."""

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from heliograph_broker.messaging.log.record_set import RecordWriter
     from heliograph_broker.messaging.log.subscribed_topic import LogSubscription
     from heliograph_broker.messaging.policies.deduplication import Deduplication
-    from heliograph_broker.storage.commit.group import RecordSource
+    from heliograph_broker.storage.commit.group import Durable, RecordSource
 
 log = structlog.get_logger(__name__)
 
@@ -460,7 +460,9 @@ class Topic(BaseTopic[Subscription], StoredTopic):
     def record_sources(self) -> tuple[RecordSource, ...]:
         return (self.records,)
 
-    def persist(self) -> None:
+    def persist(self, durable: Durable | None = None) -> None:
+        if durable is not None:
+            self.records.changed(self, durable)
         self.records.commit(self)
 
     def trim(self, offset: int) -> int:
