@@ -5,6 +5,7 @@ Refused, a client would come back at once and send all that it keeps; as long as
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 #: Lets a producer that waited ask again.
@@ -17,7 +18,8 @@ class WaitingRoom:
     __slots__ = ("_held",)
 
     def __init__(self) -> None:
-        self._held: list[Resume] = []
+        #: In the order in which they came. A connection that ends may have held thousands: each is found by its hash.
+        self._held: OrderedDict[Resume, None] = OrderedDict()
 
     @property
     def held_producers(self) -> int:
@@ -25,19 +27,19 @@ class WaitingRoom:
         return len(self._held)
 
     def hold(self, resume: Resume) -> None:
-        """Call ``resume`` when there is room again."""
-        self._held.append(resume)
+        """Call ``resume``, which is not held yet, when there is room again."""
+        self._held[resume] = None
 
     def drop_held(self, resume: Resume) -> None:
         """Drop a held producer that gave up."""
-        if resume in self._held:
-            self._held.remove(resume)
+        self._held.pop(resume, None)
 
     def take_first(self) -> Resume:
         """Remove and return the one who has waited longest; there must be one."""
-        return self._held.pop(0)
+        return self._held.popitem(last=False)[0]
 
     def take_held(self) -> list[Resume]:
         """Remove and return all who wait."""
-        taken, self._held = self._held, []
+        taken = list(self._held)
+        self._held.clear()
         return taken
