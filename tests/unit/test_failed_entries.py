@@ -263,6 +263,57 @@ def test_a_topic_is_in_use_while_a_producer_of_it_waits(core: Core) -> None:
     assert topic.closed
 
 
+def test_a_topic_keeps_no_room_once_nobody_waits_in_it(core: Core) -> None:
+    """Each attempt may have created a topic of its own, which went again when it had to wait."""
+    waits = core.broker.disk_waits
+    with core.full_disk():
+        refused(core)
+        for number in range(3):
+            name = TopicName.parse(f"gone-{number}")
+            room = open_producer(core.broker, Client(), ProducerRequest(name, 1, "p", epoch=1))
+            assert isinstance(room, WaitingRoom)
+            assert len(waits._rooms) == 0
+            resume = lambda: None  # noqa: E731
+            room.hold(resume)
+            assert len(waits._rooms) == 1
+            room.drop_held(resume)
+            assert len(waits._rooms) == 0
+            room.drop_held(resume)
+
+
+def test_a_producer_that_waits_counts_for_the_topic_that_is_created_again_under_the_name(core: Core) -> None:
+    asked: list[str] = []
+    with core.full_disk():
+        topic = refused(core)
+        first = comes_back(core, "a")
+        assert isinstance(first, WaitingRoom)
+        first.hold(lambda: asked.append("a"))
+        core.broker.topics.delete(topic.name, force=True)
+        core.commit()
+        recreated = core.topic()
+        assert recreated.statistics.held_producers == 1
+        second = comes_back(core, "b")
+        assert isinstance(second, WaitingRoom)
+        second.hold(lambda: asked.append("b"))
+        assert recreated.statistics.held_producers == 2
+    core.advance(2000)
+    assert asked == ["a", "b"]
+    assert recreated.statistics.held_producers == 0
+
+
+def test_a_producer_that_was_shown_its_room_before_the_last_one_left_it_is_asked(core: Core) -> None:
+    asked: list[str] = []
+    with core.full_disk():
+        refused(core)
+        first, second = comes_back(core, "a"), comes_back(core, "b")
+        assert isinstance(first, WaitingRoom)
+        assert isinstance(second, WaitingRoom)
+        first.hold(lambda: asked.append("a"))
+        second.hold(lambda: asked.append("b"))
+    core.advance(2000)
+    assert asked == ["a", "b"]
+
+
 def test_a_producer_that_waits_creates_no_topic(core: Core) -> None:
     with core.full_disk():
         topic = refused(core)
