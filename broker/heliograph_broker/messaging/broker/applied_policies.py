@@ -136,7 +136,7 @@ class AppliedPolicies:
             topic.deduplication = Deduplication(topic.log, self.snapshots.take(topic.name))
         elif not policies.deduplication and current is not None:
             topic.deduplication = None
-            current.close()
+            topic.disconnect(current.close())
 
     def _configure_unacked(self, subscription: Subscription) -> None:
         """Set how much consumers may hold unacknowledged, 0 for no limit."""

@@ -68,7 +68,6 @@ class Deduplication:
     __slots__ = (
         "_active_ms",
         "_admitted",
-        "_closed",
         "_counted_from",
         "_covered",
         "_durable",
@@ -89,7 +88,6 @@ class Deduplication:
         self._log = entry_log
         self.record_key = records.DEDUPLICATION + str(entry_log.name).encode()
         self.duplicates = 0
-        self._closed = False
         self._stored = stored
         self._durable: dict[str, int] = {}
         self._durable_end = entry_log.end_offset
@@ -231,9 +229,7 @@ class Deduplication:
         waiting, self._waiting = self._waiting, deque()
         for duplicate in waiting:
             producer = duplicate.producer
-            # Switched off meanwhile it hears of no entries any more, but the topic does.
-            after_all = self._closed and duplicate.behind < self._log.end_offset
-            if after_all or duplicate.up_to <= self._durable.get(producer.name, -1):
+            if duplicate.up_to <= self._durable.get(producer.name, -1):
                 receipt = (duplicate.sequence_id, duplicate.highest_sequence_id, -1, -1)
                 producer.sink.send_receipts(producer, [receipt])
             else:
@@ -315,12 +311,17 @@ class Deduplication:
             records.DeduplicationRecord(self._durable_end, self._durable, version, self._counted_from)
         )
 
-    def close(self) -> None:
-        """Forget everything: the policy was switched off, or the topic is deleted."""
-        self._closed = True
+    def close(self) -> list[Producer]:
+        """Forget everything: the policy was switched off, or the topic is deleted.
+
+        Return the producers of duplicates that wait for their receipts. They have to come back and send again all
+        that has no receipt: whether the originals become durable is not known here any more, and if they do not, no
+        later entry may overtake them.
+        """
         self._log.records.remove(self)
-        if self._waiting:
-            self._log.host.store.writer.after_commit(lambda error: self._answer_waiting())
+        producers = dict.fromkeys(duplicate.producer for duplicate in self._waiting)
+        self._waiting.clear()
+        return list(producers)
 
 
 def _metadata_of(entry: memoryview) -> wire.MessageMetadata | None:

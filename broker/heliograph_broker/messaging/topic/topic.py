@@ -347,9 +347,9 @@ class Topic(BaseTopic[Subscription], StoredTopic):
         answers.send_refusals(entries[-1].offset + 1, self._send_error)
         if not answers.in_flight and self.deduplication is not None:
             self.deduplication.entries_failed()
-        self._disconnect({producer: None for producer, _, _ in failed})
+        self.disconnect({producer: None for producer, _, _ in failed})
 
-    def _disconnect(self, producers: Iterable[Producer]) -> None:
+    def disconnect(self, producers: Iterable[Producer]) -> None:
         """Let producers of which an entry is not stored come back: later ones, sent already, must not overtake it."""
         for producer in producers:
             registry = self.producer_registry
