@@ -640,3 +640,28 @@ def test_producers_are_forgotten_when_they_were_away_for_long(core: Core) -> Non
     crash(core)
     assert last(core.topic(), "gone") == -1
     assert last(core.topic(), "stays") == 6
+
+
+def test_what_could_not_be_stored_is_forgotten_with_its_producer(core: Core) -> None:
+    topic = core.topic()
+    core.commit()
+    send(core, core.producer(topic, name="gone"), 5)
+    fail_to_store(core)
+    core.producer(topic, name="stays")
+    ids = topic.deduplication
+    assert ids is not None
+    ids.damaged("stays", 6)
+    core.producer(topic, name="keeps the topic in use")
+    core.advance(HOUR_MS - 1)
+    assert set(ids._failed) == {"gone", "stays"}
+    core.advance(2 * PURGE_INTERVAL_MS)
+    core.advance(HOUR_MS)
+    core.advance(2 * PURGE_INTERVAL_MS)
+    assert set(ids._failed) == {"stays"}
+    # One that comes back after all need not send it, and leaves nothing behind.
+    assert last(topic, "stays") == -1
+    topic.producer_registry.remove(topic.producers["stays"])
+    core.advance(2 * HOUR_MS)
+    core.advance(2 * PURGE_INTERVAL_MS)
+    assert not ids._failed
+    assert not ids._active_ms

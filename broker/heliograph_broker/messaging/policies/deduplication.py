@@ -260,15 +260,22 @@ class Deduplication:
             return
         # Messages received just before the last check may have expired just before this one.
         since = now_ms - self._log.host.config.deduplication_inactivity_ms - PURGE_INTERVAL_MS
+        active_ms = self._active_ms
+        for name in (*self._durable, *self._failed):
+            active_ms.setdefault(name, now_ms)
         gone = []
-        for name in self._durable:
+        for name, at_ms in active_ms.items():
             if name in producers or name in self._under_way:
-                self._active_ms[name] = now_ms
-            elif self._active_ms.setdefault(name, now_ms) <= since:
+                active_ms[name] = now_ms
+            elif at_ms <= since:
                 gone.append(name)
+        known = len(self._durable)
         for name in gone:
-            del self._durable[name], self._active_ms[name]
-        if gone:
+            del active_ms[name]
+            self._durable.pop(name, None)
+            # It would have to register first, and need not send what could not be stored.
+            self._failed.pop(name, None)
+        if len(self._durable) < known:
             self._take_snapshot()
 
     # -- persistence -----------------------------------------------------------------------------------------
