@@ -78,27 +78,25 @@ def test_what_has_an_environment_of_its_own_is_a_part_and_last() -> None:
     assert fuzz == Part(("fuzz",), shared=True, needs_s=FUZZ_S)
 
 
-def test_beside_a_build_runs_what_needs_it_not_and_measures_nothing() -> None:
-    parts = plan(EVERYTHING, building=True)
-    beside = [part for part in parts if not part.after_build and not part.on_kubernetes]
-    after = parts[len(beside) :]
-    assert parts[: len(beside)] == beside
-    assert [part.tiers for part in beside] == [
-        ("faults", "integration", "simulation", "property"),
-        ("spark",),
-        ("fuzz",),
-    ]
-    assert beside[0].marker == "not alone"
+def test_beside_a_build_runs_what_needs_it_not_and_unit_before_what_may_take_the_time_left() -> None:
+    beside, *after = plan(EVERYTHING, building=True)
+    assert beside.tiers == ("faults", "integration", "simulation", "property")
+    assert beside.marker == "not alone"
+    assert not beside.after_build
+    assert not beside.on_kubernetes
     assert [(part.tiers, part.marker) for part in after] == [
         (("unit",), ""),
+        (("spark",), ""),
+        (("fuzz",), ""),
         (("integration", "faults"), "alone"),
         (("e2e", "operator"), BESIDE_OTHERS),
         (("e2e",), WHOLE_CLUSTER),
         (("e2e",), ARCHIVES),
     ]
-    assert [part.needs_s for part in after] == [0, 0, OPERATOR_S, E2E_S, ARCHIVES_S]
-    assert [part.on_kubernetes for part in after] == [False, False, True, True, True]
-    assert [part.shared for part in after] == [True, False, True, False, False]
+    assert [part.needs_s for part in after] == [0, SPARK_S, FUZZ_S, 0, OPERATOR_S, E2E_S, ARCHIVES_S]
+    assert [part.after_build for part in after if part.tiers == ("unit",) or part.marker == "alone"] == [True, True]
+    assert [part.on_kubernetes for part in after] == [False] * 4 + [True] * 3
+    assert [part.shared for part in after] == [True, True, True, False, True, False, False]
 
 
 def test_without_a_cluster_nothing_runs_on_one() -> None:
