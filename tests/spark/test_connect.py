@@ -161,7 +161,8 @@ def test_a_server_that_does_not_answer_is_named_without_its_token(tmp_path: Path
         under_way.append(pool.submit(run, *given, SPARK_REMOTE="sc://127.0.0.1:1"))
     for code, made, lines in (each.result() for each in under_way):
         assert code == 1
-        assert made["error"].startswith("sc://127.0.0.1:1: no server of Spark Connect answers there; valid: sc://HOST")
+        expected = "sc://127.0.0.1:1: no server of Spark Connect answers there; valid: sc://HOST:PORT"
+        assert made["error"].startswith(expected)
         connecting = "heliograph-spark compact: connecting to sc://127.0.0.1:1"
         assert lines == [connecting, f"heliograph-spark compact: {made['error']}"]
 
