@@ -46,7 +46,7 @@ MAKE_IMAGES = "for target in {}; do nice -n 19 scripts/build-image $target || br
 #: The tiers that have an environment of their own, which scripts/setup makes when they are asked for.
 ENVIRONMENTS = ("spark", "fuzz")
 #: Has Java write the classes of Spark into a file, from which those of the tests start in half the time.
-ARCHIVE_CLASSES = (".venv-spark/bin/python", "tests/spark/class_archive.py", ".venv-spark/spark-classes.jsa")
+ARCHIVE_CLASSES = (".venv-spark/bin/python", "-m", "tests.spark.class_archive", ".venv-spark/spark-classes.jsa")
 #: The exit code of scripts/setup for an environment that this machine or its Python cannot have.
 NO_ENVIRONMENT = 3
 #: The exit codes of the build for what a machine cannot have or cannot fetch.
@@ -265,7 +265,8 @@ class TestRun:
             self._build.end()
         if "spark" in part.tiers and self._children.run(*ARCHIVE_CLASSES):
             self._outcome.notes.append(
-                f"the tests of Spark ran without an archive of its classes ({ARCHIVE_CLASSES[1]}), which takes longer"
+                "the tests of Spark ran without an archive of its classes (tests/spark/class_archive.py), "
+                "which takes longer"
             )
         self._outcome.add(self._children.run(*pytest_command(part, self._request.arguments)))
         if "spark" in part.tiers:

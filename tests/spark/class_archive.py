@@ -1,6 +1,6 @@
 """Writes the classes that Spark loads into an archive: a Java that maps it starts in half the time.
 
-Run by ``scripts/test`` as ``.venv-spark/bin/python tests/spark/class_archive.py FILE``; there is nothing to do if the
+Run by ``scripts/test`` as ``.venv-spark/bin/python -m tests.spark.class_archive FILE``; there is nothing to do if the
 file is newer than the environment. Java refuses an archive that was written by another Java or from other JARs, and
 starts without it.
 """
@@ -8,7 +8,6 @@ starts without it.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from tests.support.java_tools import BRIEF
+from tests.support.ports import free_ports
+
+from .connect_server import LOCAL, listening
 
 SCHEMA = "number bigint, text string"
 
@@ -71,22 +75,14 @@ def stream(session: SparkSession, path: str, state: str) -> None:
 def main(archive: Path) -> None:
     """Write the archive: Java does, at its end."""
     made = archive.with_suffix(".new")
-    os.environ["SPARK_SUBMIT_OPTS"] = (
-        f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ArchiveClassesAtExit={made} -Xlog:disable"
-    )
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join([*BRIEF, f"-XX:ArchiveClassesAtExit={made}", "-Xlog:disable"])
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as directory:
         session = (
             SparkSession.builder.master("local[2]")
             .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
-            .config("spark.connect.grpc.binding.address", "127.0.0.1")
-            .config("spark.connect.grpc.binding.port", str(port))
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.ui.enabled", "false")
+            .config(map=LOCAL | listening(port))
             .getOrCreate()
         )
         query(session, f"{directory}/files")

@@ -19,7 +19,7 @@ from tests.support.clients import RunningBroker, fresh_name, rest
 from tests.support.java_tools import BRIEF
 from tests.support.s3_server import Bucket, s3_bucket
 
-from .connect_server import PIPELINE, connect_server
+from .connect_server import LOCAL, PIPELINE, connect_server
 from .lakes import catalog
 from .planners import planner
 
@@ -33,9 +33,9 @@ COMMAND = (str(Path(sys.executable).with_name("heliograph-spark")),)
 S3_TOOLS = Path(__file__).parents[2] / ".cache" / "s3"
 #: The archive of class_archive.py.
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
-# For every Spark that the tests start, in this process or in one of its own: it takes up to four times the time
-# otherwise. Java takes the archive with a class path that begins as the archive's does, so Hadoop's client comes last;
-# without one it starts as well, and needs not say so.
+# These apply to every Spark that the tests start, in this process or in another. Without BRIEF a start takes up to
+# twice as long, and without the archive about twice as long again. Java uses the archive only if its class path begins
+# like the archive's, so Hadoop's client comes last; otherwise it starts without the archive, and says nothing.
 MAPPED = (f"-XX:SharedArchiveFile={CLASSES}", "-Xlog:disable") if CLASSES.exists() else ()
 os.environ["SPARK_SUBMIT_OPTS"] = " ".join([*BRIEF, *MAPPED, os.environ.get("SPARK_SUBMIT_OPTS", "")]).strip()
 os.environ["SPARK_DIST_CLASSPATH"] = f"{S3_TOOLS}/jars/*"
@@ -91,13 +91,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(PIPELINE), os.environ.get("PYTHONPATH", "")])
     session = (
         SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
+        .config(map=dict(LOCAL))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.python.filterPushdown.enabled", "true")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

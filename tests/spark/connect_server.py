@@ -18,7 +18,19 @@ from tests.support.ports import free_ports
 
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 PIPELINE = Path(__file__).parents[2] / "pipeline"
+#: The settings of each Spark that the tests start: nobody reaches it from another machine.
+LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
 _UP_WITHIN_S = 120.0
+
+
+def listening(port: int) -> dict[str, str]:
+    """Return the settings of a server of Spark Connect at a port of this machine."""
+    return {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port)}
 
 
 @contextmanager
@@ -27,16 +39,7 @@ def connect_server(
 ) -> Iterator[str]:
     """Run a server of two cores that works in a directory; yield its address, ``sc://HOST:PORT``."""
     (port,) = free_ports(1)
-    settings = {
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.ui.enabled": "false",
-        **(conf or {}),
-    }
+    settings = LOCAL | listening(port) | {"spark.sql.warehouse.dir": str(directory / "warehouse")} | dict(conf or {})
     command = [
         str(SUBMIT),
         "--master",

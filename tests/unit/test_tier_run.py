@@ -190,7 +190,7 @@ def test_skipped_tests_of_several_parts_are_named_once(project: Project) -> None
 def test_spark_is_set_up_run_and_its_missing_servers_named(project: Project) -> None:
     done = project.run("spark")
     assert done.returncode == 0, done.stderr
-    archive = "bin/python tests/spark/class_archive.py .venv-spark/spark-classes.jsa"
+    archive = "bin/python -m tests.spark.class_archive .venv-spark/spark-classes.jsa"
     assert project.calls[:3] == ["setup dev", "setup spark", archive]
     assert project.tests() == ["tests/spark -n 2 --dist loadfile --no-loadscope-reorder"]
     assert "not run: the tests of Spark with credentials and TLS (scripts/java-tools standalone" in done.stdout

@@ -20,8 +20,8 @@ class JsonLines:
 
     def __init__(self, fields: pa.Schema, read: pa.Schema) -> None:
         self._fields = fields
-        # A scalar makes Arrow import pandas, which takes longer than all that is imported for a query: each process of
-        # Spark would, whatever it reads.
+        # Arrow imports pandas for the first scalar, which takes half a second. At the top of the module that would
+        # happen in every process of Spark, whatever it reads.
         self._no_fields = pa.scalar(b"{}", pa.binary())
         self._parse = pj.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
 
