@@ -83,6 +83,33 @@ def test_of_many_at_once_one_has_the_name(opener: Opener) -> None:
         assert directory.names() == ["a"]
 
 
+@pytest.mark.parametrize("kind", [HadoopDirectory, LocalDirectory])
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_file_that_another_run_deletes_before_it_has_its_name_has_none(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Directory], taken: bool
+) -> None:
+    path = str(tmp_path)
+    directory = HadoopDirectory(spark, path) if kind is HadoopDirectory else LocalDirectory(path)
+    if taken:
+        directory.write_text("a", "by another run")
+    sync = kind.sync
+
+    def deleted_before(self: Directory, *names: str) -> None:
+        self.delete(names[0])
+        sync(self, *names)
+
+    monkeypatch.setattr(kind, "sync", deleted_before)
+    # As if the other one had not had the name yet when this run looked.
+    monkeypatch.setattr(kind, "exists", lambda *_: False)
+    if taken:
+        assert not directory.write_new("a", "by this one", aside="_1")
+        assert directory.read_text("a") == "by another run"
+    else:
+        with pytest.raises(JobError):
+            directory.write_new("a", "by this one", aside="_1")
+        assert directory.names() == []
+
+
 class LosesAnswers:
     """A file system that renames a file and then says that it failed."""
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from pyspark.sql import DataFrame
 
-from heliograph_spark.plan.errors import JobError
+from heliograph_spark.plan.errors import JobError, MissingFileError
 
 #: Directory in which files are written before they have their places, on the same file system: no reader looks there.
 STAGING = "_staging"
@@ -102,7 +102,8 @@ class Directory(ABC):
     def sync(self, *names: str) -> None:
         """Have files and directories on the disk, with their names in the directories above them.
 
-        Only a local file system needs it: elsewhere a file that is closed is stored. Raises :class:`JobError`.
+        Only a local file system needs it: elsewhere a file that is closed is stored. Raises :class:`JobError`, and
+        :class:`MissingFileError` if one is not there.
         """
 
     @abstractmethod
@@ -142,7 +143,7 @@ def checksums_of(path: str) -> str:
 def sync_files(root: str, paths: Iterable[str]) -> None:
     """Have local files and directories on the disk, with their names in the directories above them.
 
-    Raises :class:`JobError`, naming the ``root`` of all.
+    Raises :class:`JobError`, naming the ``root`` of all, and :class:`MissingFileError` if one is not there.
     """
     above: set[str] = set()
     try:
@@ -154,7 +155,8 @@ def sync_files(root: str, paths: Iterable[str]) -> None:
         for each in sorted(above):
             _sync(each)
     except OSError as error:
-        raise JobError(f"{root}: {error}") from error
+        kind = MissingFileError if isinstance(error, FileNotFoundError) else JobError
+        raise kind(f"{root}: {error}") from error
 
 
 def _sync(path: str) -> None:

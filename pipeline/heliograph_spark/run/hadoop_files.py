@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -100,8 +101,10 @@ class HadoopDirectory(Directory):
                 if self.exists(name):
                     return False
                 self.write_text(aside, text)
-                # A loss of power may keep the name and lose what the file has otherwise.
-                self.sync(aside)
+                # A loss of power may keep the name and lose what the file has otherwise. A file that another run has
+                # deleted meanwhile gets no name either.
+                with suppress(MissingFileError):
+                    self.sync(aside)
                 if not self._link(aside, name):
                     self._system.rename(self._at(aside), self._at(name))
         except Py4JJavaError as error:
