@@ -12,6 +12,7 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAI
 #: LMDB reports a system error that it has no class for by its text alone.
 _NO_SPACE_TEXTS = tuple(os.strerror(number) for number in _NO_SPACE)
 _SHORTAGE_TEXTS = tuple(os.strerror(number) for number in _SHORTAGES)
+_IO_ERROR_TEXT = os.strerror(errno.EIO)
 
 
 class StorageFull(Exception):
@@ -29,6 +30,14 @@ def lacks_space(error: BaseException) -> bool:
     if isinstance(error, lmdb.Error):
         return isinstance(error, lmdb.MapFullError | lmdb.DiskError) or str(error).endswith(_NO_SPACE_TEXTS)
     return isinstance(error, StorageFull)
+
+
+def may_be_cut_short(error: BaseException) -> bool:
+    """Return whether this may be the error of a write of which the disk had room for a part only.
+
+    LMDB reports such a write as an I/O error, as it does what the device itself reports.
+    """
+    return isinstance(error, lmdb.Error) and str(error).endswith(_IO_ERROR_TEXT)
 
 
 def breaks_store(error: BaseException) -> bool:

@@ -287,13 +287,14 @@ class GroupCommit:
             if group.metadata:
                 self._metadata.write(group.metadata)
         except Exception as error:  # whatever it is, somebody waits for the outcome
-            outcome.note(error)
+            size = sum(len(key) + len(value or b"") for key, value in group.metadata.items())
+            outcome.note(self._space.cause(error, size))
             outcome.metadata_error = outcome.append_error
         if segment is not None and outcome.append_error is None:
             try:
                 outcome.disk_bytes = self._write_entries(group, segment)
             except Exception as error:  # as above; the metadata is stored
-                outcome.note(error)
+                outcome.note(self._space.cause(error, group.entry_bytes))
         outcome.seconds = time.perf_counter() - started
         return outcome
 

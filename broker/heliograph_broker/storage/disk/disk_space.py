@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from heliograph_broker.clock import Clock
-from heliograph_broker.storage.base.failure import StorageFull
+from heliograph_broker.storage.base.failure import StorageFull, may_be_cut_short
 
 from .data_dir import DataDir
 from .shortage import Shortage
 
 
 class DiskSpace:
-    """Owned by the event loop, except :meth:`check_entries`."""
+    """Owned by the event loop, except :meth:`check_entries` and :meth:`cause`."""
 
     def __init__(self, data_dir: DataDir, reserve_bytes: int, clock: Clock) -> None:
         self._data_dir = data_dir
@@ -37,6 +37,15 @@ class DiskSpace:
             raise StorageFull(
                 f"less than {self._reserve} bytes would be free in {self._data_dir.path}: new messages are refused"
             )
+
+    def cause(self, error: Exception, size: int) -> Exception:
+        """Writer thread: return the cause of the ``error`` that a write of ``size`` bytes just failed with.
+
+        It is :class:`StorageFull` if the disk may have had room for a part of them only, and the error otherwise.
+        """
+        if may_be_cut_short(error) and self._data_dir.free_bytes() <= max(self._reserve, size):
+            return StorageFull(f"{self._data_dir.path} has no room for {size} bytes: {error}")
+        return error
 
     def refused(self, entries: int, error: StorageFull) -> None:
         """Note that a group with so many entries was refused for want of space."""
