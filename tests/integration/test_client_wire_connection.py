@@ -61,7 +61,8 @@ def test_a_client_that_ends_sending_gets_the_answers_to_all_it_sent(broker: Runn
         with WireClient(broker.service_url) as client:
             client.send_raw(data)
             client.end_sending()
-            client.expect_end()
+            end = client.expect_end()
+            assert (len(client.inbox), end) == (requests, "end of stream")
             assert [frame.body.request_id for frame in client.inbox] == list(range(requests))
 
 

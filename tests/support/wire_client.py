@@ -153,7 +153,9 @@ class WireClient:
                 (command_size,) = struct.unpack_from(">I", body)
                 frame = Frame(wire.BaseCommand.FromString(body[4 : 4 + command_size]), body[4 + command_size :])
                 if frame.command.type == Type.PING:
-                    self.send(Type.PONG)
+                    # One that has ended sending cannot answer, and still reads.
+                    with contextlib.suppress(BrokenPipeError):
+                        self.send(Type.PONG)
                 else:
                     self._arrived.put(frame)
         except OSError as error:
@@ -190,13 +192,13 @@ class WireClient:
                 return frame
             self.inbox.append(frame)
 
-    def expect_end(self) -> None:
-        """Read until the broker closes the connection."""
+    def expect_end(self) -> str:
+        """Read until the broker closes the connection; return how it ended."""
         try:
             while True:
                 self.inbox.append(self.read_frame())
-        except ConnectionEndedError:
-            return
+        except ConnectionEndedError as end:
+            return str(end)
 
     def fence(self) -> list[Frame]:
         """Return (and forget) everything that the broker had sent before it read a PING sent now."""
