@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from scripts.kubernetes.use import in_use
-from scripts.tiers import ALONE, Budget, Outcome, Part, Request, WrongUsage, parse, plan
+from scripts.tiers import ALONE, LONG, Budget, Outcome, Part, Request, WrongUsage, parse, plan
 
 ROOT = Path(__file__).resolve().parents[1]
 USAGE = """\
@@ -26,7 +26,8 @@ includes operator. The first time these build Kubernetes from its modules, besid
 source and jobs, on a Spark of its own environment, installed when it is asked for. And fuzz: a short run of the
 fuzzer, from its own environment as well. Tests that could not run are listed at the end. Several processes share the
 tests of the default tiers, unless there are arguments for pytest.
-HELIOGRAPH_TESTS_WITHIN_S=SECONDS leaves out, and names, the last four tiers if too little of that time is left.
+HELIOGRAPH_TESTS_WITHIN_S=SECONDS leaves out, and names, the last four tiers if too little of that time is left. Beside
+the tests on a Kubernetes, those of Spark that take long come last.
 HELIOGRAPH_BUILD_WITHIN_S=SECONDS is how long the build of Kubernetes may take (7200).
 """
 #: Names the file in which tests/support/skipped_tests.py lists the tests that were skipped.
@@ -269,7 +270,7 @@ class TestRun:
                 "which takes longer"
             )
         self._outcome.add(self._children.run(*pytest_command(part, self._request.arguments)))
-        if "spark" in part.tiers:
+        if "spark" in part.tiers and part.marker != LONG:
             self._name_what_spark_needs()
 
     def _name_what_spark_needs(self) -> None:

@@ -9,20 +9,26 @@ from typing import NamedTuple
 #: Every tier, in the order in which those that were not run are named.
 TIERS = ("unit", "property", "simulation", "integration", "faults", "operator", "e2e", "spark", "fuzz")
 DEFAULT = TIERS[:5]
-#: Times (s) that the parts on a Kubernetes and the tier on Spark need at most. The slowest of several runs on two
-#: cores, some of them beside other work, took 873, 990, 439 and 2232. Since then images are made ahead, one cluster
-#: serves all parts, and seven tests of e2e run beside those of operator: how much less they need is not measured. The
-#: archives restart their broker twice since, to close the ports without TLS: 90 s are added for that, not measured.
+#: Times (s) that the parts on a Kubernetes need at most. The slowest of several runs on two cores, some of them beside
+#: other work, took 873, 990 and 439. Since then images are made ahead, one cluster serves all parts, and seven tests of
+#: e2e run beside those of operator: how much less they need is not measured. The archives restart their broker twice
+#: since, to close the ports without TLS: 90 s are added for that, not measured.
 OPERATOR_S = 1000
 E2E_S = 1000
 ARCHIVES_S = 540
+#: Times (s) that the tests on Spark need at most: all of them, those that are not marked long, and those that are.
 SPARK_S = 2300
+SHORT_SPARK_S = 1200
+LONG_SPARK_S = 1300
 #: Time (s) that the tier of the fuzzer needs at most, its environment included.
 FUZZ_S = 400
 
 
 #: The tests that measure the process they start.
 ALONE = "alone"
+#: The tests of Spark that take long: where everything runs they come last.
+LONG = "long"
+SHORT = "not long"
 #: What divides the tests on a Kubernetes: those beside which others may run, those that have the whole cluster, and the
 #: archives.
 BESIDE_OTHERS = "not whole_cluster and not spark_image"
@@ -77,7 +83,8 @@ def plan(request: Request, *, building: bool) -> list[Part]:
     Processes share the tests unless there are arguments for pytest: with those, people expect one process, its order
     and its output. The tests marked ``alone`` measure the process they start, so nothing runs beside them. Where what
     a Kubernetes needs is ``building``, they wait for its end, and so does ``unit``, whose tests of the chart use the
-    helm that is built; the other tiers, Spark's and the fuzzer's too, run meanwhile. Processes share ``operator``,
+    helm that is built; the other tiers, Spark's and the fuzzer's too, run meanwhile. The tests of Spark that take long
+    are the last ones then, so that every tier gets its turn. Processes share ``operator``,
     whose operators of single Kubernetes namespaces run side by side, and the tests of ``e2e`` that have a namespace of
     their own, too. The others of ``e2e``, marked ``whole_cluster``, install releases that serve every namespace: they
     run one by one.
@@ -88,8 +95,9 @@ def plan(request: Request, *, building: bool) -> list[Part]:
         wanted = tuple(tier for tier in of if tier in tiers)
         return [Part(wanted, marker, **options)] if wanted else []  # type: ignore[arg-type]
 
-    own = part("spark", shared=shared, needs_s=SPARK_S) + part("fuzz", shared=shared, needs_s=FUZZ_S)
+    fuzz = part("fuzz", shared=shared, needs_s=FUZZ_S)
     if not building:
+        own = part("spark", shared=shared, needs_s=SPARK_S) + fuzz
         if not shared:
             return part(*DEFAULT) + own
         # The tests that wait longest come first: a worker that gets one of them as the last keeps the others waiting.
@@ -102,11 +110,13 @@ def plan(request: Request, *, building: bool) -> list[Part]:
         part("faults", "integration", "simulation", "property", marker="not alone", shared=shared)
         # Before those that may take what time there is left.
         + part("unit", shared=shared, after_build=True)
-        + own
+        + part("spark", marker=SHORT, shared=shared, needs_s=SHORT_SPARK_S)
+        + fuzz
         + part("integration", "faults", marker=ALONE, after_build=True)
         + part("e2e", "operator", marker=BESIDE_OTHERS, on_kubernetes=True, shared=shared, needs_s=OPERATOR_S)
         + part("e2e", marker=WHOLE_CLUSTER, on_kubernetes=True, needs_s=E2E_S)
         + part("e2e", marker=ARCHIVES, on_kubernetes=True, needs_s=ARCHIVES_S)
+        + part("spark", marker=LONG, shared=shared, needs_s=LONG_SPARK_S)
     )
 
 
@@ -151,8 +161,8 @@ class Outcome:
             self.notes.append(f"not run: archives on a Kubernetes ({why})")
         elif part.marker == WHOLE_CLUSTER:
             self.notes.append(f"not run: the tests of e2e that have the whole Kubernetes ({why})")
-        elif part.marker == ALONE:
-            self.notes.append(f"not run: the tests of {' and '.join(part.tiers)} that are marked alone ({why})")
+        elif part.marker in (ALONE, LONG):
+            self.notes.append(f"not run: the tests of {' and '.join(part.tiers)} that are marked {part.marker} ({why})")
         else:
             self.notes += [_not_run(tier, why) for tier in part.tiers]
 

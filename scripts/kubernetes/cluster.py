@@ -43,7 +43,7 @@ A Kubernetes of one node, or two, on this machine, for the tests and for people.
   check               says why there can be none on this machine (1), or nothing (0)
 
 With Docker and kind on the machine it is a kind cluster. Without, it is Kubernetes built from its Go
-modules, once, into .cache/kubernetes-VERSION (needs Go; about 12 minutes on 2 cores), on Debian's
+modules, once, into .cache/kubernetes-VERSION (needs Go; about 10 minutes on 2 cores), on Debian's
 etcd, containerd and runc, in namespaces of its own (needs root; installs the packages that are
 missing). The host reaches its API server, pods and Services at {NETWORK}. State is in .cache/cluster,
 or in the directory HELIOGRAPH_CLUSTER_DIR names. HELIOGRAPH_KUBERNETES_VERSION=1.32.2 chooses an

@@ -147,6 +147,7 @@ def test_topics_of_different_schemas_lie_side_by_side_with_their_own_columns(
     assert numbers(spark, tmp_path, named(f"{topic}-bytes")) == [1, 2]
 
 
+@pytest.mark.long
 def test_a_field_that_is_added_is_null_in_older_files_and_one_of_another_type_is_refused(
     spark: SparkSession, runs: Runs, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -380,6 +381,7 @@ def test_what_is_left_is_not_said_to_be_nothing_where_the_subscription_is_gone(
         holding.backlog(read_options(urls, streaming=True).connection, [named(topic)], "heliograph-archive")
 
 
+@pytest.mark.long
 def test_a_topic_that_fails_does_not_stop_the_others(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -414,6 +416,7 @@ def check_times(file: Path) -> None:
     assert columns["__publishTime"].statistics.has_min_max
 
 
+@pytest.mark.long
 def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -432,6 +435,7 @@ def test_the_command_ends_with_one_line_of_json_on_stdout_and_in_the_file(
     check_times(file)
 
 
+@pytest.mark.long
 def test_times_have_statistics_in_files_that_spark_writes_itself(
     broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -487,6 +491,7 @@ def test_what_is_wrong_is_named_and_nothing_is_written(
     assert data_files(tmp_path / "a") == []
 
 
+@pytest.mark.long
 def test_a_directory_that_cannot_be_made_is_named_before_anything_is_read(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

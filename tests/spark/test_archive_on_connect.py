@@ -65,6 +65,7 @@ def keyed(count: int) -> list[tuple[bytes, bytes, dict[str, str]]]:
     return [(b"k%d" % (number % 7), b"%d" % number, {"n": str(number)}) for number in range(count)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(2000)
 def test_files_have_every_message_once_after_runs_with_and_without_connect(
     connect_url: str, spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
@@ -97,6 +98,7 @@ def test_files_have_every_message_once_after_runs_with_and_without_connect(
     assert read_archive(spark, str(path), named(topic)).count() == 800
 
 
+@pytest.mark.long
 @pytest.mark.timeout(2000)
 def test_tables_have_every_message_once_and_the_last_value_of_each_key(
     connect_url: str, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
@@ -172,6 +174,7 @@ def test_topics_are_followed_until_the_job_is_asked_to_end(
     assert [result[each] for each in ("rows", "topics", "lag", "error")] == [6, 2, 0, None]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(2000)
 def test_files_have_every_message_once_after_clients_were_killed_while_the_server_read(
     connect_url: str, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path

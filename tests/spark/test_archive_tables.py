@@ -281,6 +281,7 @@ def test_a_table_of_another_topic_and_a_checkpoint_that_is_gone_are_refused(
         )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("planner")
 def test_the_last_values_change_with_each_batch_once_and_only_the_partitions_of_its_keys_are_written(
     spark: SparkSession,

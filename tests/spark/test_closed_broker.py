@@ -205,6 +205,7 @@ def test_who_has_the_token_reads_writes_and_runs_every_job(
     assert usage(spark, UsageOptions(broker, str(tmp_path / "report"), ("public",))).messages >= 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("credentials", ["wrong", "none", "expired"])
 def test_without_it_each_ends_with_an_error_that_names_the_credentials_and_nothing_is_done(
     spark: SparkSession, guarded: Guarded, admin: pulsar.Client, tmp_path: Path, credentials: str
@@ -279,6 +280,7 @@ def test_who_may_not_use_a_topic_is_told_so(spark: SparkSession, guarded: Guarde
     assert contents(admin, topic) == [b"1"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", ["archive", "replay", "usage"])
 def test_a_command_with_the_wrong_token_ends_with_1_and_says_why(
     spark: SparkSession, guarded: Guarded, admin: pulsar.Client, tmp_path: Path, job: str

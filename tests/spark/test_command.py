@@ -129,6 +129,7 @@ def test_a_missing_package_of_an_extra_is_named_in_the_result_too(tmp_path: Path
     assert json.loads(result.read_text())["error"] == json.loads(done.stdout)["error"] == wanted
 
 
+@pytest.mark.long
 def test_a_port_of_metrics_that_is_in_use_is_named(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -198,6 +199,7 @@ def test_what_fails_while_a_job_cleans_up_after_ctrl_c_is_its_end_by_ctrl_c() ->
     assert not _follows_ctrl_c(failed_job.value)
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_job_with_a_result_and_the_next_run_goes_on(
     broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def in_the_table(spark: SparkSession, path: Path, topic: str) -> dict[bytes, byt
     return found
 
 
+@pytest.mark.long
 def test_the_table_is_what_the_broker_keeps_of_the_topic_and_follows_it(
     spark: SparkSession, runs: Runs, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def publish_keys(client: pulsar.Client, topic: str, count: int) -> None:
     producer.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_jobs_run_on_a_server_by_relative_paths_of_this_process(
     spark: SparkSession,
@@ -98,6 +99,7 @@ def test_the_jobs_run_on_a_server_by_relative_paths_of_this_process(
     assert sorted(int(message.data()) for message in messages(client, target)) == list(range(50))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_ctrl_c_ends_the_tasks_of_the_server_and_the_next_run_goes_on(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, connect_url: str, tmp_path: Path
@@ -131,6 +133,7 @@ def test_ctrl_c_ends_the_tasks_of_the_server_and_the_next_run_goes_on(
     assert [int(message.data()) for message in messages(client, target)] == list(range(50))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_job_that_fails_on_a_server_says_why_in_one_line(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, connect_url: str, tmp_path: Path
@@ -152,6 +155,7 @@ def test_a_job_that_fails_on_a_server_says_why_in_one_line(
     assert lines[-1] == f"heliograph-spark compact: {made['error']}"
 
 
+@pytest.mark.long
 def test_a_server_that_does_not_answer_is_named_without_its_token(tmp_path: Path) -> None:
     given = ["compact", "--path", str(tmp_path), "--to", str(tmp_path / "tables")]
     named = ["--master", f"sc://127.0.0.1:1/;{SECRET}"], ["--conf", "spark.remote=sc://127.0.0.1:1"]
@@ -187,6 +191,7 @@ def test_an_address_that_is_not_one_of_a_server_is_named(
     assert made["error"].startswith(error)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_server_with_other_files_is_named(
     broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
@@ -208,6 +213,7 @@ def _mounted(directory: Path) -> dict[str, str]:
     return {"spark.hadoop.fs.viewfs.mounttable.elsewhere.linkFallback": directory.as_uri()}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_reports_and_tables_are_in_a_bucket_which_each_side_reaches_by_its_own_client(
     spark: SparkSession,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pulsar
 import pyspark
+import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import publish, read_all
@@ -23,6 +24,7 @@ GUIDE = PIPELINE.parent / "docs" / "pipeline.md"
 RUN = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
 
 
+@pytest.mark.long
 def test_the_example_reads_a_topic_into_a_table_and_sends_its_rows_to_another_topic(
     broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_spark_is_no_requirement_and_the_requirements_are_those_of_the_whole_dis
     assert set(required) <= {*whole["dependencies"], *whole["optional-dependencies"]["spark"]}
 
 
+@pytest.mark.long
 def test_where_there_is_no_compiler_the_wheel_is_pure_python(compiling: Path, tmp_path: Path) -> None:
     made = tmp_path / "made"
     made.mkdir()
@@ -104,6 +105,7 @@ def test_where_there_is_no_compiler_the_wheel_is_pure_python(compiling: Path, tm
         assert not [name for name in archive.namelist() if name.endswith(".so")]
 
 
+@pytest.mark.long
 def test_a_compiled_module_is_in_the_wheel_of_its_platform(compiling: Path, tmp_path: Path) -> None:
     made = tmp_path / "made"
     made.mkdir()
@@ -113,6 +115,7 @@ def test_a_compiled_module_is_in_the_wheel_of_its_platform(compiling: Path, tmp_
         assert "heliograph_spark/made.so" in archive.namelist()
 
 
+@pytest.mark.long
 def test_a_python_with_spark_and_the_wheel_alone_reads_a_topic(
     wheel: Path, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

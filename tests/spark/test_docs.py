@@ -47,6 +47,7 @@ def guide_commands(jobs: str) -> list[str]:
     return re.findall(rf"^heliograph-spark ((?:{jobs}) .*)$", guides(), re.MULTILINE)
 
 
+@pytest.mark.long
 def test_the_command_of_the_guide_follows_topics(broker: BrokerProcess, client: pulsar.Client, tmp_path: Path) -> None:
     (command,) = [each for each in guide_commands("archive") if "--follow" in each]
     given = {"HELIOGRAPH_SERVICE_URL": broker.service_url, "HELIOGRAPH_ADMIN_URL": broker.http_url}
@@ -69,6 +70,7 @@ def test_the_command_of_the_guide_follows_topics(broker: BrokerProcess, client: 
     assert json.loads(output.splitlines()[-1])["rows"] >= 1
 
 
+@pytest.mark.long
 def test_the_commands_of_the_guide_archive_a_topic_in_files_and_tables_and_make_its_last_values(
     broker: BrokerProcess, client: pulsar.Client, tmp_path: Path
 ) -> None:

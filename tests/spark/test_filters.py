@@ -61,6 +61,7 @@ def test_only_the_topics_that_a_filter_names_are_read(
     assert frame.rdd.getNumPartitions() == max(1, len(left))
 
 
+@pytest.mark.long
 def test_only_the_times_that_a_filter_asks_for_are_read(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:

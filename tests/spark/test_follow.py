@@ -184,6 +184,7 @@ def followed(spark: SparkSession, reached: Broker, now: Callable[[], float], **o
         job.ending.request()
 
 
+@pytest.mark.long
 def test_topics_join_fail_recover_and_go_while_the_others_are_archived(
     spark: SparkSession,
     broker: BrokerProcess,
@@ -289,6 +290,7 @@ def test_tables_of_several_topics_are_followed_one_of_them_without_messages(
     assert numbers(tmp_path, empty) == []
 
 
+@pytest.mark.long
 def test_the_command_ends_after_a_micro_batch_and_goes_on_without_loss_or_doubles(
     broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def stream(spark: SparkSession, options: dict[str, str], path: Path) -> list[int
     return values(spark.read.parquet(str(path / "out")))
 
 
+@pytest.mark.long
 def test_a_partition_is_cut_into_splits_by_its_ledgers_and_within_them(
     spark: SparkSession, make: Callable[..., Topic]
 ) -> None:

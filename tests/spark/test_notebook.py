@@ -38,6 +38,7 @@ def run_cells(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_windows")
 def test_the_notebook_plots_the_messages_of_a_topic_its_streams_lag_and_its_archives_sizes(
     spark: SparkSession,

@@ -97,6 +97,7 @@ def archived(request: pytest.FixtureRequest, broker: BrokerProcess, topic: str, 
     return Archived(broker, topic, tmp_path, str(request.param))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3000)
 def test_every_message_is_archived_once_whatever_is_done_when_the_job_is_killed(
     spark: SparkSession,
@@ -226,6 +227,7 @@ def test_a_micro_batch_that_another_run_has_planned_meanwhile_is_refused(spark: 
     assert checkpoints.kept_offsets(checkpoint, 1) == {"t": "1:1"}
 
 
+@pytest.mark.long
 def test_the_files_of_long_finished_micro_batches_go(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = open_directory(spark, str(tmp_path / "state"))
     begin_query(checkpoint)

@@ -31,6 +31,7 @@ def found_by(program: list[str], directory: Path) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["classic", "connect"])
 def test_a_session_that_registers_nothing_reads_and_writes_a_topic(
     broker: BrokerProcess,

@@ -183,6 +183,7 @@ def test_a_range_of_publish_times_is_sent_and_an_empty_one_is_said_to_be(
     assert [message.data() for message in messages(client, target)] == [b"0", b"1", b"2"]
 
 
+@pytest.mark.long
 def test_only_messages_with_one_of_the_keys_all_of_the_properties_and_an_event_time_in_the_range_are_sent(
     spark: SparkSession,
     broker: BrokerProcess,
@@ -278,6 +279,7 @@ def kill_amid(process: subprocess.Popen[str], broker: BrokerProcess, topic: str)
         process.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("named", [True, False])
 def test_a_killed_replay_begins_anew_and_with_a_producer_name_every_message_is_there_once(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path, named: bool

@@ -150,6 +150,7 @@ def test_a_table_and_a_replay_agree_on_what_is_last(
     assert bytes(row["value"]) == b"3"
 
 
+@pytest.mark.long
 def test_a_killed_replay_of_several_partitions_goes_on_where_each_of_them_was(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ def kill_at(process: subprocess.Popen[str], broker: BrokerProcess, topic: str, s
         process.communicate()
 
 
+@pytest.mark.long
 def test_however_often_a_replay_is_killed_every_message_is_there_once_and_in_order(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -189,6 +190,7 @@ def test_a_replay_whose_messages_left_the_archive_does_not_go_on(
     assert "the archive has no messages of them" in found
 
 
+@pytest.mark.long
 def test_a_replay_that_the_broker_has_forgotten_goes_on_by_what_the_target_has_stored(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path, trims_exactly: None
 ) -> None:

@@ -87,6 +87,7 @@ def properties(tables: Tables) -> list[str]:
     return [each for name, value in tables.properties.items() for each in ("--catalog-property", f"{name}={value}")]
 
 
+@pytest.mark.long
 def test_messages_are_as_they_were_when_they_were_archived_and_merged(
     spark: SparkSession, runs: Runs, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -141,6 +142,7 @@ def test_messages_are_as_they_were_when_they_were_archived_and_merged(
     assert sum(map(sum, found.values())) == 299 * 300 // 2
 
 
+@pytest.mark.long
 def test_records_keep_their_schema_and_what_was_added_to_it(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -229,6 +231,7 @@ def test_only_messages_of_the_ranges_keys_and_properties_are_sent(
     assert f"lake.archive has no messages of persistent://public/default/{topic}" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_killed_replay_goes_on_with_its_snapshot_whatever_is_merged_and_archived_meanwhile(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -288,6 +291,7 @@ def test_a_killed_replay_goes_on_with_its_snapshot_whatever_is_merged_and_archiv
     assert "begun with the table" in refused(spark, replace(again, tables=elsewhere))
 
 
+@pytest.mark.long
 def test_a_replay_of_last_values_sends_the_last_message_of_each_key(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -315,6 +319,7 @@ def test_a_replay_of_last_values_sends_the_last_message_of_each_key(
     assert len(messages(client, target)) == 49
 
 
+@pytest.mark.long
 def test_last_values_and_reports_are_made_of_tables_as_of_files(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def uri(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.long
 def test_each_message_is_in_the_table_once_whatever_a_commit_is_answered(
     spark: SparkSession,
     broker: BrokerProcess,

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pulsar
+import pytest
 from heliograph_spark.run.session import Broker
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -68,6 +69,7 @@ def goes_on(query: StreamingQuery, publisher: Publisher) -> None:
     eventually(done, what="the query's next batches")
 
 
+@pytest.mark.long
 def test_a_query_goes_on_while_tokens_keys_and_the_certificate_are_replaced(
     spark: SparkSession, tmp_path: Path
 ) -> None:

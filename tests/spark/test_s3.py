@@ -79,6 +79,7 @@ def test_an_archive_in_a_bucket_has_every_message_once_and_a_second_run_adds_onl
     assert rows(bucket) == [f"{number:03}" for number in range(250)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_credentials_that_are_wrong_end_the_run_with_the_servers_word(
     bucket: Bucket, broker: RunningBroker, client: pulsar.Client, topic: str
@@ -111,6 +112,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("conditional", [True, False])
 def test_a_name_in_a_bucket_is_given_to_the_one_whose_file_is_there(bucket: Bucket, conditional: bool) -> None:
@@ -140,6 +142,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_complete_days_in_a_bucket_are_marked_and_marked_again_after_a_late_message(
     bucket: Bucket, broker: RunningBroker, client: pulsar.Client, topic: str

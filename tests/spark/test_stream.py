@@ -148,6 +148,7 @@ def test_a_topic_that_is_found_later_is_held_while_the_batch_that_begins_it_is_w
         query.stop()
 
 
+@pytest.mark.long
 def test_a_topic_that_is_found_later_has_the_schema_of_the_query_or_ends_it(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_topic_that_is_found_later_has_the_schema_of_the_query_or_ends_it(
     assert rows(spark, tmp_path) == [b"1", b"2"]
 
 
+@pytest.mark.long
 def test_a_query_whose_pattern_fits_nothing_yet_reads_bytes_and_ends_at_a_topic_with_a_schema(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

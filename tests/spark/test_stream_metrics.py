@@ -89,6 +89,7 @@ class Batches:
             self._permits.put(None)
 
 
+@pytest.mark.long
 def test_a_query_says_what_it_has_read_and_lost_and_how_far_it_is_behind(
     spark: SparkSession, make: Callable[..., Topic], metrics: stream_metrics.MetricsServer, tmp_path: Path
 ) -> None:
@@ -200,6 +201,7 @@ def test_a_query_that_fails_otherwise_keeps_its_lag(
     assert ("lag_entries", topic.name) in scrape(metrics, name)
 
 
+@pytest.mark.long
 def test_an_archive_serves_its_metrics_while_it_runs(make: Callable[..., Topic], tmp_path: Path) -> None:
     first, second = make(), make()
     first.publish(3)

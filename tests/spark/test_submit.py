@@ -59,6 +59,7 @@ def of_guide(topic: str) -> list[str]:
     return ["bash", "-euc", commands_of_the_guide().replace("orders", topic)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", [of_guide, of_module])
 def test_an_archive_is_written(
     start: Callable[[str], list[str]], broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
@@ -72,6 +73,7 @@ def test_an_archive_is_written(
     assert list((tmp_path / "archive").glob("topic=*/date=*/*.parquet"))
 
 
+@pytest.mark.long
 def test_sparks_own_setting_says_whether_a_job_has_a_ui(tmp_path: Path) -> None:
     on, off = output([sys.executable, "-c", SHOW_UI], tmp_path)[-2:]
     assert on.startswith("http://127.0.0.1:")

@@ -7,6 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Authority
 from tests.support.clients import connect, fresh_name, publish
@@ -14,6 +16,7 @@ from tests.support.clients import connect, fresh_name, publish
 from .conftest import COMMAND
 
 
+@pytest.mark.long
 def test_an_archive_trusts_the_authorities_of_the_system_unless_it_is_given_others(tmp_path: Path) -> None:
     authority, topic = Authority(), fresh_name()
     trusted, own = authority.write(tmp_path), authority.issue().write(tmp_path)

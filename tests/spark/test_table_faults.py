@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,9 +33,11 @@ from .test_tables import LATER_S, TOPIC, Filled, rows
 class Archived(Filled):
     """A table with the name that the jobs look for."""
 
-    def __init__(self, spark: SparkSession, catalog: Catalog, name: str = "orders") -> None:
+    def __init__(
+        self, spark: SparkSession, catalog: Catalog, name: str = "orders", namespace: str = "public/default"
+    ) -> None:
         super().__init__(spark, catalog)
-        topic = f"persistent://public/default/{name}"
+        topic = f"persistent://{namespace}/{name}"
         self._name = ("archive", table_name(topic))
         self.target = TopicTable(spark, catalog, self._name, f"lake.{'.'.join(self._name)}", topic)
 
@@ -111,11 +114,12 @@ def test_messages_are_not_added_to_a_list_of_manifests_that_ends_early(
 
 
 def test_a_table_that_cannot_be_read_is_named_and_left_out_by_compact_and_usage(
-    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, catalog: Catalog, tmp_path: Path
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, tenant: str, catalog: Catalog, tmp_path: Path
 ) -> None:
-    archived = Archived(spark, catalog, topic)
+    namespace = f"{tenant}/n"
+    archived = Archived(spark, catalog, "whole", namespace)
     archived.write(rows(spark, ("0", b"k", 0)), 0)
-    gone, unread = Archived(spark, catalog, "gone"), Archived(spark, catalog, "unread")
+    gone, unread = Archived(spark, catalog, "gone", namespace), Archived(spark, catalog, "unread", namespace)
     for each in (gone, unread):
         each.write(rows(spark, ("0", b"k", 0)), 0)
     for file in file_of(gone.table().metadata_location).parent.iterdir():
@@ -124,26 +128,28 @@ def test_a_table_that_cannot_be_read_is_named_and_left_out_by_compact_and_usage(
 
     to = str(tmp_path / "last")
     options = CompactOptions(None, to, archive_tables=lake(tmp_path))
-    whole = f"persistent://public/default/{topic}"
+    whole = f"persistent://{namespace}/whole"
+    named = f"archive.{tenant.replace('-', '_')}_n_gone"
     done = compact(spark, options)
     assert (set(done.tables), done.rows) == ({whole}, 1)
     assert done.error is not None
-    assert done.error.startswith("archive.public_default_gone: ")
+    assert done.error.startswith(f"{named}: ")
     assert done.error.endswith("(and 1 more of 2 topics)")
     one = compact(spark, CompactOptions(None, to, (whole,), lake(tmp_path)))
     assert (one.unchanged, one.error) == (1, None)
-    with pytest.raises(JobError, match=r"^archive\.public_default_gone: "):
-        compact(spark, CompactOptions(None, to, ("gone",), lake(tmp_path)))
+    with pytest.raises(JobError, match=f"^{re.escape(named)}: "):
+        compact(spark, CompactOptions(None, to, (f"persistent://{namespace}/gone",), lake(tmp_path)))
 
-    publish(client, topic, [b"0"])
+    publish(client, whole, [b"0"])
     reached = Broker(broker.service_url, broker.http_url)
-    report = usage(spark, UsageOptions(reached, str(tmp_path / "report"), ("public",), tables=lake(tmp_path)))
+    report = usage(spark, UsageOptions(reached, str(tmp_path / "report"), (tenant,), tables=lake(tmp_path)))
     assert report.error is not None
-    assert report.error.startswith("archive.public_default_gone: ")
+    assert report.error.startswith(f"{named}: ")
     counted = spark.read.parquet(str(tmp_path / "report" / "parquet" / "topics")).where(f"topic = '{whole}'").collect()
     assert [row.archived_messages for row in counted] == [1]
 
 
+@pytest.mark.long
 def test_a_table_of_last_values_is_made_again_if_only_the_columns_have_changed(
     spark: SparkSession, catalog: Catalog, tmp_path: Path
 ) -> None:
@@ -181,6 +187,7 @@ def test_a_column_of_messages_that_another_engine_has_renamed_or_replaced_is_nam
         archive.read(TOPIC)
 
 
+@pytest.mark.long
 def test_a_table_that_another_engine_has_partitioned_otherwise_is_named_and_stops_no_other(
     spark: SparkSession, catalog: Catalog, tmp_path: Path
 ) -> None:

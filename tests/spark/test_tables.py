@@ -292,6 +292,7 @@ def test_a_day_is_merged_while_others_get_messages_and_left_if_it_gets_some_itse
     assert filled.values() == ["0", "1", "2", "3", "4"]
 
 
+@pytest.mark.long
 def test_both_tables_of_a_topic_are_maintained_and_one_that_cannot_be_read_stops_none(
     spark: SparkSession, catalog: Catalog, tmp_path: Path
 ) -> None:
@@ -340,6 +341,7 @@ def test_a_field_with_the_name_of_a_directory_of_files_is_a_column_as_any_other(
     assert filled.table().scan().to_arrow()["date"].to_pylist() == ["today"]
 
 
+@pytest.mark.long
 def test_last_values_are_those_of_the_topics_order_however_micro_batches_cut_it(
     spark: SparkSession, catalog: Catalog
 ) -> None:

@@ -100,6 +100,7 @@ def lake(spark: SparkSession, broker: RunningBroker, bucket: Bucket, topic: str,
     return Lake(spark, broker, bucket, f"persistent://public/{topic}/orders", tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_tables_in_a_bucket_are_written_once_widened_maintained_and_read_by_each_reader(
     lake: Lake, spark: SparkSession, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
@@ -157,6 +158,7 @@ def test_tables_in_a_bucket_are_written_once_widened_maintained_and_read_by_each
     holder.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_table_in_a_bucket_is_read_with_the_keys_of_its_catalog(
     lake: Lake, spark: SparkSession, broker: RunningBroker, client: pulsar.Client
@@ -176,6 +178,7 @@ def test_a_table_in_a_bucket_is_read_with_the_keys_of_its_catalog(
         replay(spark, replace(given, tables=Tables("lake", refused)))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_what_is_wrong_with_a_bucket_is_named_with_what_would_be_right(lake: Lake, client: pulsar.Client) -> None:
     publish(client, lake.topic, [b"one"])
@@ -197,6 +200,7 @@ def test_what_is_wrong_with_a_bucket_is_named_with_what_would_be_right(lake: Lak
     assert lake.archive().rows == 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_command_of_the_guide_writes_a_table_in_a_bucket(
     bucket: Bucket, broker: RunningBroker, client: pulsar.Client, topic: str, tmp_path: Path

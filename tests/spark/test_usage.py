@@ -48,6 +48,7 @@ def table(spark: SparkSession, report: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.long
 def test_messages_bytes_keys_lag_and_quota_are_as_counted_by_hand(
     spark: SparkSession, runs: Runs, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ def test_messages_bytes_keys_lag_and_quota_are_as_counted_by_hand(
         assert text in page
 
 
+@pytest.mark.long
 def test_a_comma_in_a_name_is_part_of_it(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
 ) -> None:
@@ -206,6 +208,7 @@ def test_keys_and_intervals_are_counted_in_one_reading(
     assert sum(row["bytes"] for row in table(spark, report, "series")) >= 390
 
 
+@pytest.mark.long
 def test_a_topic_that_is_deleted_meanwhile_is_left_out_and_named(
     spark: SparkSession,
     broker: BrokerProcess,
@@ -234,6 +237,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out_and_named(
     assert f"left out: {deleted}" in (tmp_path / "usage.html").read_text()
 
 
+@pytest.mark.long
 def test_growth_is_forecast_and_the_time_to_the_quota_follows_from_it(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
 ) -> None:
@@ -271,6 +275,7 @@ def test_growth_is_forecast_and_the_time_to_the_quota_follows_from_it(
     assert "reached" in (report / "usage.html").read_text()
 
 
+@pytest.mark.long
 def test_the_command_reports_a_tenant_without_topics_and_names_one_that_is_not_there(
     spark: SparkSession, broker: BrokerProcess, tenant: str, tmp_path: Path
 ) -> None:
@@ -316,6 +321,7 @@ def test_a_topic_is_read_while_it_is_written_to_up_to_the_reports_beginning(
     assert series <= keyed.bytes == done.bytes
 
 
+@pytest.mark.long
 def test_a_report_is_as_of_its_moment_and_its_page_is_there_only_with_its_own_tables(
     spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, tenant: str, tmp_path: Path
 ) -> None:

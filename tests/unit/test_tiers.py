@@ -11,7 +11,11 @@ from scripts.tiers import (
     DEFAULT,
     E2E_S,
     FUZZ_S,
+    LONG,
+    LONG_SPARK_S,
     OPERATOR_S,
+    SHORT,
+    SHORT_SPARK_S,
     SPARK_S,
     TIERS,
     WHOLE_CLUSTER,
@@ -86,17 +90,19 @@ def test_beside_a_build_runs_what_needs_it_not_and_unit_before_what_may_take_the
     assert not beside.on_kubernetes
     assert [(part.tiers, part.marker) for part in after] == [
         (("unit",), ""),
-        (("spark",), ""),
+        (("spark",), SHORT),
         (("fuzz",), ""),
         (("integration", "faults"), "alone"),
         (("e2e", "operator"), BESIDE_OTHERS),
         (("e2e",), WHOLE_CLUSTER),
         (("e2e",), ARCHIVES),
+        (("spark",), LONG),
     ]
-    assert [part.needs_s for part in after] == [0, SPARK_S, FUZZ_S, 0, OPERATOR_S, E2E_S, ARCHIVES_S]
+    needs = [0, SHORT_SPARK_S, FUZZ_S, 0, OPERATOR_S, E2E_S, ARCHIVES_S, LONG_SPARK_S]
+    assert [part.needs_s for part in after] == needs
     assert [part.after_build for part in after if part.tiers == ("unit",) or part.marker == "alone"] == [True, True]
-    assert [part.on_kubernetes for part in after] == [False] * 4 + [True] * 3
-    assert [part.shared for part in after] == [True, True, True, False, True, False, False]
+    assert [part.on_kubernetes for part in after] == [False] * 4 + [True] * 3 + [False]
+    assert [part.shared for part in after] == [True, True, True, False, True, False, False, True]
 
 
 def test_without_a_cluster_nothing_runs_on_one() -> None:
@@ -123,7 +129,7 @@ def test_every_test_of_a_tier_is_in_exactly_one_part(
         "faults": [[""], ["not alone", "alone"]],
         "operator": [[BESIDE_OTHERS]] if building else [[]],
         "e2e": [[BESIDE_OTHERS, WHOLE_CLUSTER, ARCHIVES]] if building else [[]],
-        "spark": [[""]],
+        "spark": [[SHORT, LONG]] if building else [[""]],
         "fuzz": [[""]],
     }
     assert all(markers[tier] in whole[tier] for tier in tiers), markers
@@ -158,12 +164,14 @@ def test_each_tier_of_a_part_that_is_left_out_is_named() -> None:
     outcome.leave_out(Part(("e2e",), WHOLE_CLUSTER), "too late")
     outcome.leave_out(Part(("e2e",), ARCHIVES), "no time")
     outcome.leave_out(Part(("integration", "faults"), "alone"), "ended by SIGINT")
+    outcome.leave_out(Part(("spark",), LONG), "9 s are left")
     assert outcome.notes == [
         "tier not run: operator (no root)",
         "tier not run: e2e (no root)",
         "not run: the tests of e2e that have the whole Kubernetes (too late)",
         "not run: archives on a Kubernetes (no time)",
         "not run: the tests of integration and faults that are marked alone (ended by SIGINT)",
+        "not run: the tests of spark that are marked long (9 s are left)",
     ]
 
 
