@@ -6,15 +6,19 @@ disk, loses lines and nothing else.
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 FORMATS = ("json", "console")
 LEVELS = ("debug", "info", "warning", "error")
@@ -51,6 +55,43 @@ class _LogFile(io.TextIOBase):
         return len(text)
 
 
+class _Descriptor(io.FileIO):
+    """Writes all of a text or fails, and keeps nothing of what it could not write for later, as Python's stderr does.
+
+    What follows a text that was written in part begins a new line.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "w", closefd=False)
+        self._torn = False
+
+    def write(self, data: Buffer, /) -> int:
+        text = b"\n" + bytes(data) if self._torn else bytes(data)
+        left = text
+        try:
+            while left:
+                written = super().write(left)
+                if written is None:
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                left = left[written:]
+        except OSError:
+            self._torn = self._torn or len(left) < len(text)
+            raise
+        self._torn = False
+        return len(text)
+
+
+def _unbuffered(file: TextIO) -> TextIO:
+    """Return a file that writes to the descriptor of ``file``; or itself, if it has none."""
+    try:
+        number = file.fileno()
+    except (OSError, ValueError):
+        return file
+    return io.TextIOWrapper(
+        cast(BinaryIO, _Descriptor(number)), file.encoding, "backslashreplace", newline="", write_through=True
+    )
+
+
 def configure_logging(form: str | None = None, level_name: str | None = None) -> None:
     """Set up structlog and the standard library's logging, once per process.
 
@@ -79,7 +120,7 @@ def configure_logging(form: str | None = None, level_name: str | None = None) ->
         return f"{line}\n"
 
     # Both classes that are given it call nothing but its methods for writing.
-    file = cast(TextIO, _LogFile(sys.stderr, lost_lines))
+    file = cast(TextIO, _LogFile(_unbuffered(sys.stderr), lost_lines))
     structlog.configure(
         processors=[*shared, *ending],
         wrapper_class=structlog.make_filtering_bound_logger(level),

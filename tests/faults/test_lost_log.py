@@ -69,8 +69,8 @@ def signer(tmp_path: Path) -> Signer:
 @pytest.fixture
 def broker(tmp_path: Path, signer: Signer) -> Iterator[PipedBroker]:
     settings = signer.settings(superusers=ADMIN, auth_refresh_check_s="1", handshake_timeout_s="5")
-    # Otherwise Python keeps what stderr did not take, and writes it later.
-    started = PipedBroker(tmp_path, settings | {"PYTHONUNBUFFERED": "1"})
+    # As where nobody has set it: Python keeps what stderr did not take, and writes it later.
+    started = PipedBroker(tmp_path, settings | {"PYTHONUNBUFFERED": ""})
     reader = Reader(started.pipe)
     try:
         started.start()
