@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pulsar
@@ -71,6 +72,45 @@ def test_a_topic_that_is_gone_ends_the_query_unless_it_goes_on_without(
     assert rows(spark, tmp_path) == [b"a", b"b"]
     run_to_files(frame("false"), tmp_path)
     assert rows(spark, tmp_path) == [b"a", b"b", b"c"]
+
+
+def test_a_repeated_batch_with_a_topic_that_is_gone_ends_the_query_unless_it_goes_on_without(
+    spark: SparkSession, broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        publish(client, f"{topic}-{name}", [name.encode()])
+    read: list[bytes] = []
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    def keep(batch: DataFrame, _: int) -> None:
+        read.extend(bytes(row.value) for row in batch.collect())
+
+    def go(function: Callable[[DataFrame, int], None], fails: str) -> None:
+        urls = {"service.url": broker.service_url, "admin.url": broker.http_url, "startingOffsets": "earliest"}
+        source = spark.readStream.format("pulsar").options(**urls).option("failOnDataLoss", fails)
+        writer = source.option("topicsPattern", f"{topic}-.*").load().writeStream.foreachBatch(function)
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(WITHIN_S), "the query did not end"
+
+    with pytest.raises(Exception, match="killed"):
+        go(fail, "true")
+    rest(broker, "DELETE", f"persistent/public/default/{topic}-b?force=true")
+    with pytest.raises(Exception, match=f"{topic}-b is gone, of which the query has read up to"):
+        go(keep, "true")
+    assert read == []
+    go(keep, "false")
+    assert read == [b"a"]
+    # A batch of nothing else.
+    publish(client, f"{topic}-c", [b"c"])
+    with pytest.raises(Exception, match="killed"):
+        go(fail, "false")
+    rest(broker, "DELETE", f"persistent/public/default/{topic}-c?force=true")
+    go(keep, "false")
+    publish(client, f"{topic}-a", [b"d"])
+    go(keep, "false")
+    assert read == [b"a", b"d"]
 
 
 def test_a_trigger_takes_about_so_many_bytes_and_all_of_them_everything(

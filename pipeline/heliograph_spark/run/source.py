@@ -368,7 +368,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         before = read_offsets(start)
         ranges = [Range(topic, before.get(topic, BEGINNING), last) for topic, last in read_offsets(end).items()]
-        ranges = [each for each in ranges if each.start < each.end]
+        ranges = [each for each in ranges if each.start < each.end and self._is_there(each)]
         known, self._listed = self._listed, {}
         if not known:
             # A batch that is repeated after a restart was planned by another driver.
@@ -377,6 +377,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lost = known[each.topic].lost_up_to(each.start, each.end) - (each.end.lost - each.start.lost)
                 self._lost_since[each.topic] = max(0, lost)
         return _splits(ranges, known, self._options)
+
+    def _is_there(self, wanted: Range) -> bool:
+        """Return whether the partition is still there, which may be gone when a batch is repeated; the log names it.
+
+        Raises :class:`DataLossError` if it is gone and the options do not go on without it.
+        """
+        if wanted.topic in self._partitions():
+            return True
+        gone = gone_topic(wanted.topic, str(wanted.start))
+        if self._options.fail_on_data_loss:
+            raise DataLossError(gone)
+        log.warning("%s", gone)
+        return False
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)

@@ -289,7 +289,7 @@ class TopicRun:
         """Return of how many files a micro-batch is, by the bytes that the broker stores of it."""
         size = stored_bytes(
             Range(topic, start, end, within(ledgers_of(self._asked.connection, topic).stored, start, end))
-            for topic, end in batch.ends.items()
+            for topic, end in self._there(batch.ends).items()
             if (start := batch.starts.get(topic, BEGINNING)) < end
         )
         return max(1, -(-size // self._options.file_bytes))
