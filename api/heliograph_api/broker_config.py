@@ -250,7 +250,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     At twice this value, reading from it pauses, too.
     """
     connection_memory_bytes: int = 512 * _MIB
-    """Maximum memory for unread responses and incomplete frames of all connections; 0: no limit.
+    """Maximum memory for unread responses, incomplete frames and waiting requests of all connections; 0: no limit.
 
     Above half of it, connections with unread answers are sent no more; above it, those that hold most are aborted.
     """

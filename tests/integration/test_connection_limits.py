@@ -18,7 +18,7 @@ from heliograph_api.protocol import wire_pb2 as wire
 from tests.support.broker_process import BrokerProcess
 from tests.support.entries import make_entry
 from tests.support.polling import eventually
-from tests.support.rest import metrics
+from tests.support.rest import call, metrics
 from tests.support.wire_client import Type, WireClient, encode
 
 MIB = 1024 * 1024
@@ -270,3 +270,37 @@ def test_connections_together_hold_no_more_than_their_limit(broker_factory: Call
     print(f"150 unfinished frames: {held / MIB:.0f} MiB are left")
     # An allocator does not give all that was freed back to the system.
     assert held < 6 * limit
+
+
+def test_producers_that_wait_count_for_the_memory_of_their_connection(
+    broker_factory: Callable[..., BrokerProcess],
+) -> None:
+    """A client has thousands of producers with 60 KB of properties each, 240 MB in all, wait for a full topic."""
+    limit = 64 * MIB
+    broker = broker_factory(environment={"HELIOGRAPH_CONNECTION_MEMORY_BYTES": str(limit)})
+    broker.start()
+    entry = make_entry(b"all there is room for")
+    quota = {"limitSize": len(entry), "policy": "producer_request_hold"}
+    url = f"{broker.http_url}/admin/v2/namespaces/public/default/backlogQuota"
+    call(f"{url}?backlogQuotaType=destination_storage", "POST", quota)
+    connect = encode(Type.CONNECT, client_version="flood", protocol_version=21)
+    properties = [wire.KeyValue(key="k", value="x" * 60_000)]
+
+    def comes_back(number: int) -> bytes:
+        return encode(Type.PRODUCER, topic="full", producer_id=number, request_id=number, epoch=1, metadata=properties)
+
+    with WireClient(broker.service_url) as client:
+        client.subscribe("full")
+        client.publish(client.producer("full"), entry)
+        with sockets(broker.service_url, 1, connect + b"".join(comes_back(number) for number in range(500))):
+            eventually(
+                lambda: metric(broker, "heliograph_connection_memory_bytes") > 500 * 60_000, what="producers that wait"
+            )
+        eventually(lambda: metric(broker, "heliograph_connection_memory_bytes") < 60_000, what="none that waits")
+        with sockets(broker.service_url, 1, connect + b"".join(comes_back(number) for number in range(4000))):
+            eventually(
+                lambda: metric(broker, "heliograph_connections_cut_total", port="binary", reason="memory") == 1,
+                what="an aborted connection",
+            )
+            eventually(lambda: metric(broker, "heliograph_connection_memory_bytes") < 60_000, what="less memory")
+        client.fence()

@@ -80,6 +80,11 @@ class ConnectionSession(RoleClient):
 
     consumers: MessageSink
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in memory for the client's requests that wait."""
+        raise NotImplementedError
+
     def give_up(self) -> None:
         """The connection ends: release everything the client held. May be called again."""
         raise NotImplementedError
@@ -243,8 +248,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in memory for this connection: unwritten output, and frames received and not yet handled."""
-        return self.output.unwritten_bytes + len(self._received)
+        """Bytes in memory for this connection: unwritten output, frames not yet handled, and requests that wait."""
+        return self.output.unwritten_bytes + len(self._received) + self.session.held_bytes
 
     @property
     def local_address(self) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Limits what all connections together hold in memory: answers that clients have not read, and unfinished frames.
+"""Limits what all connections together hold in memory: unread answers, unfinished frames, and requests that wait.
 
 Limits of single connections do not bound the sum over thousands of them. So the sum is checked ten times a second,
 and as soon as the buffers of large frames exceed it; the handling of messages is not slowed down.

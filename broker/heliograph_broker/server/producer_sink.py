@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: Time (s) for which messages of a closed producer may still arrive.
 _UNDER_WAY_S = 60.0
 
+#: Memory (bytes) that a producer takes while it waits, beside its request.
+_HELD_BYTES = 1024
+
 #: Errors that concern one message, and that sending it again would cause again.
 _OF_ONE_MESSAGE = (wire.NotAllowedError, wire.UnknownError)
 #: The C++ client, which the Python and Node.js ones are made of, fails a single message for a ChecksumError only.
@@ -31,7 +34,7 @@ _CPP = "Pulsar-CPP"
 class SessionProducers:
     """A :class:`ProducerSink`: the producers of one session, and the connection that answers them."""
 
-    __slots__ = ("_broker", "_connection", "_encoder", "_output", "closed", "held", "open")
+    __slots__ = ("_broker", "_connection", "_encoder", "_output", "closed", "held", "held_bytes", "open")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -41,8 +44,10 @@ class SessionProducers:
         self.open: dict[int, Producer] = {}
         #: Closed producers and when they were closed (monotonic, s): their late messages are dropped without an error.
         self.closed: dict[int, float] = {}
-        #: Producers that wait for room in the topic's backlog quota or on the disk, and functions that cancel this.
-        self.held: dict[int, Callable[[], None]] = {}
+        #: Producers that wait for room in the topic's backlog quota or on the disk: the bytes that each takes
+        #: meanwhile, and functions that cancel this.
+        self.held: dict[int, tuple[int, Callable[[], None]]] = {}
+        self.held_bytes = 0
 
     def answer(self, producer: Producer, request_id: int, schema_version: bytes | None, *, ready: bool) -> None:
         """Answer a PRODUCER request; one that waits for exclusive access is answered again when it is ``ready``."""
@@ -105,10 +110,21 @@ class SessionProducers:
         while closed and next(iter(closed.values())) < now - _UNDER_WAY_S:
             del closed[next(iter(closed))]
 
+    def hold(self, producer_id: int, request_bytes: int, give_up: Callable[[], None]) -> None:
+        """Note that a producer waits for room, with its request of so many bytes; ``give_up`` cancels this."""
+        size = request_bytes + _HELD_BYTES
+        self.held[producer_id] = size, give_up
+        self.held_bytes += size
+
+    def resumed(self, producer_id: int) -> None:
+        """Note that a producer does not wait any more."""
+        self.held_bytes -= self.held.pop(producer_id)[0]
+
     def stop_holding(self, producer_id: int) -> None:
         """Stop waiting for room: the client closed the producer or requests it again."""
-        give_up = self.held.pop(producer_id, None)
-        if give_up is not None:
+        if producer_id in self.held:
+            give_up = self.held[producer_id][1]
+            self.resumed(producer_id)
             give_up()
 
     def forget(self, producer: Producer) -> None:

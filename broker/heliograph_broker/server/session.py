@@ -113,6 +113,10 @@ class Session(ConnectionSession):
         self.rates = self.consumers.rates = rates
 
     @property
+    def held_bytes(self) -> int:
+        return self.producers.held_bytes
+
+    @property
     def producer_count(self) -> int:
         return len(self.producers.open) + len(self.producers.held)
 

@@ -215,7 +215,7 @@ class BrokerMetrics:
         self.throttled_connections: Callable[[], int] = int
         #: Bytes sent to consumers that their connections have not taken yet.
         self.undelivered_bytes: Callable[[], int] = int
-        #: Bytes of unread answers and unfinished frames, all connections together.
+        #: Bytes of unread answers, unfinished frames and requests that wait, all connections together.
         self.connection_bytes: Callable[[], int] = int
 
     def lookup_answered(self, began: float, *, found: bool) -> None:

@@ -90,12 +90,12 @@ def _hold(session: Session, room: WaitingRoom, command: wire.BaseCommand) -> Non
     request.CopyFrom(command)
 
     def resume() -> None:
-        del session.producers.held[request.producer.producer_id]
+        session.producers.resumed(request.producer.producer_id)
         # As when it came: meanwhile the client may have lost the right.
         session.connection.listener.handlers[request.type](session, request)
 
     room.hold(resume)
-    session.producers.held[request.producer.producer_id] = lambda: room.drop_held(resume)
+    session.producers.hold(request.producer.producer_id, request.ByteSize(), lambda: room.drop_held(resume))
 
 
 def _topic_epoch(request: wire.CommandProducer) -> int | None:
