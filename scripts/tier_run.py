@@ -26,8 +26,8 @@ includes operator. The first time these build Kubernetes from its modules, besid
 source and jobs, on a Spark of its own environment, installed when it is asked for. And fuzz: a short run of the
 fuzzer, from its own environment as well. Tests that could not run are listed at the end. Several processes share the
 tests of the default tiers, unless there are arguments for pytest.
-HELIOGRAPH_TESTS_WITHIN_S=SECONDS leaves out, and names, the last four tiers if too little of that time is left. Beside
-the tests on a Kubernetes, those of Spark that take long come last.
+HELIOGRAPH_TESTS_WITHIN_S=SECONDS leaves out, and names, the last four tiers if too little of that time is left. Where
+there is a Kubernetes to test on, the tests that take long come last.
 HELIOGRAPH_BUILD_WITHIN_S=SECONDS is how long the build of Kubernetes may take (7200).
 """
 #: Names the file in which tests/support/skipped_tests.py lists the tests that were skipped.

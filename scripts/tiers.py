@@ -20,13 +20,15 @@ ARCHIVES_S = 540
 SPARK_S = 2300
 SHORT_SPARK_S = 1200
 LONG_SPARK_S = 1300
+#: Time (s) that the other tests marked long need at most.
+LONG_S = 420
 #: Time (s) that the tier of the fuzzer needs at most, its environment included.
 FUZZ_S = 400
 
 
 #: The tests that measure the process they start.
 ALONE = "alone"
-#: The tests of Spark that take long: where everything runs they come last.
+#: The tests that take long: where everything runs they come last.
 LONG = "long"
 SHORT = "not long"
 #: What divides the tests on a Kubernetes: those beside which others may run, those that have the whole cluster, and the
@@ -83,8 +85,8 @@ def plan(request: Request, *, building: bool) -> list[Part]:
     Processes share the tests unless there are arguments for pytest: with those, people expect one process, its order
     and its output. The tests marked ``alone`` measure the process they start, so nothing runs beside them. Where what
     a Kubernetes needs is ``building``, they wait for its end, and so does ``unit``, whose tests of the chart use the
-    helm that is built; the other tiers, Spark's and the fuzzer's too, run meanwhile. The tests of Spark that take long
-    are the last ones then, so that every tier gets its turn. Processes share ``operator``,
+    helm that is built; the other tiers, Spark's and the fuzzer's too, run meanwhile. The tests that take long are the
+    last ones then, so that every tier gets its turn. Processes share ``operator``,
     whose operators of single Kubernetes namespaces run side by side, and the tests of ``e2e`` that have a namespace of
     their own, too. The others of ``e2e``, marked ``whole_cluster``, install releases that serve every namespace: they
     run one by one.
@@ -107,7 +109,7 @@ def plan(request: Request, *, building: bool) -> list[Part]:
             + own
         )
     return (
-        part("faults", "integration", "simulation", "property", marker="not alone", shared=shared)
+        part("faults", "integration", "simulation", "property", marker=f"not alone and {SHORT}", shared=shared)
         # Before those that may take what time there is left.
         + part("unit", shared=shared, after_build=True)
         + part("spark", marker=SHORT, shared=shared, needs_s=SHORT_SPARK_S)
@@ -116,6 +118,7 @@ def plan(request: Request, *, building: bool) -> list[Part]:
         + part("e2e", "operator", marker=BESIDE_OTHERS, on_kubernetes=True, shared=shared, needs_s=OPERATOR_S)
         + part("e2e", marker=WHOLE_CLUSTER, on_kubernetes=True, needs_s=E2E_S)
         + part("e2e", marker=ARCHIVES, on_kubernetes=True, needs_s=ARCHIVES_S)
+        + part("faults", "integration", marker=LONG, shared=shared, needs_s=LONG_S)
         + part("spark", marker=LONG, shared=shared, needs_s=LONG_SPARK_S)
     )
 

@@ -301,6 +301,7 @@ async def _explained(broker: BrokerProcess, what: str, step: Awaitable[None]) ->
         raise AssertionError(f"{what}: {error!r}; log:\n{broker.log_tail()}") from error
 
 
+@pytest.mark.long
 @pytest.mark.timeout(0)  # --rounds sets how long it may take; every step has a deadline of its own
 def test_acknowledgments_without_receipts_survive_kill_nine(tmp_path: Path, rounds: int, seed: int) -> None:
     broker = BrokerProcess(tmp_path / "data", environment=SETTINGS)

@@ -170,6 +170,7 @@ def schemathesis_broker(broker_factory: Callable[..., BrokerProcess]) -> Iterato
 
 
 # Some three minutes on two free cores.
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_every_answer_is_as_described(schemathesis_broker: BrokerProcess) -> None:
     broker = schemathesis_broker

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from scripts.tiers import (
@@ -12,6 +14,7 @@ from scripts.tiers import (
     E2E_S,
     FUZZ_S,
     LONG,
+    LONG_S,
     LONG_SPARK_S,
     OPERATOR_S,
     SHORT,
@@ -85,7 +88,7 @@ def test_what_has_an_environment_of_its_own_is_a_part_and_last() -> None:
 def test_beside_a_build_runs_what_needs_it_not_and_unit_before_what_may_take_the_time_left() -> None:
     beside, *after = plan(EVERYTHING, building=True)
     assert beside.tiers == ("faults", "integration", "simulation", "property")
-    assert beside.marker == "not alone"
+    assert beside.marker == f"not alone and {SHORT}"
     assert not beside.after_build
     assert not beside.on_kubernetes
     assert [(part.tiers, part.marker) for part in after] == [
@@ -96,13 +99,14 @@ def test_beside_a_build_runs_what_needs_it_not_and_unit_before_what_may_take_the
         (("e2e", "operator"), BESIDE_OTHERS),
         (("e2e",), WHOLE_CLUSTER),
         (("e2e",), ARCHIVES),
+        (("faults", "integration"), LONG),
         (("spark",), LONG),
     ]
-    needs = [0, SHORT_SPARK_S, FUZZ_S, 0, OPERATOR_S, E2E_S, ARCHIVES_S, LONG_SPARK_S]
+    needs = [0, SHORT_SPARK_S, FUZZ_S, 0, OPERATOR_S, E2E_S, ARCHIVES_S, LONG_S, LONG_SPARK_S]
     assert [part.needs_s for part in after] == needs
     assert [part.after_build for part in after if part.tiers == ("unit",) or part.marker == "alone"] == [True, True]
-    assert [part.on_kubernetes for part in after] == [False] * 4 + [True] * 3 + [False]
-    assert [part.shared for part in after] == [True, True, True, False, True, False, False, True]
+    assert [part.on_kubernetes for part in after] == [False] * 4 + [True] * 3 + [False] * 2
+    assert [part.shared for part in after] == [True, True, True, False, True, False, False, True, True]
 
 
 def test_without_a_cluster_nothing_runs_on_one() -> None:
@@ -120,19 +124,28 @@ def test_every_test_of_a_tier_is_in_exactly_one_part(
         assert part.tiers
         for tier in part.tiers:
             markers[tier].append(part.marker)
+    short = f"not alone and {SHORT}"
     # Marked tests are in tiers whose both halves run; where one half is left out, no test of the tier has the mark.
     whole = {
         "unit": [[""], ["not alone"]],
-        "property": [[""], ["not alone"]],
-        "simulation": [[""], ["not alone"]],
-        "integration": [[""], ["not alone", "alone"]],
-        "faults": [[""], ["not alone", "alone"]],
+        "property": [[short]] if building else [[""], ["not alone"]],
+        "simulation": [[short]] if building else [[""], ["not alone"]],
+        "integration": [[short, "alone", LONG]] if building else [[""], ["not alone", "alone"]],
+        "faults": [[short, "alone", LONG]] if building else [[""], ["not alone", "alone"]],
         "operator": [[BESIDE_OTHERS]] if building else [[]],
         "e2e": [[BESIDE_OTHERS, WHOLE_CLUSTER, ARCHIVES]] if building else [[]],
         "spark": [[SHORT, LONG]] if building else [[""]],
         "fuzz": [[""]],
     }
     assert all(markers[tier] in whole[tier] for tier in tiers), markers
+
+
+@pytest.mark.parametrize("tier", sorted(set(TIERS) - {"faults", "integration", "spark"}))
+def test_tests_are_marked_long_only_where_those_have_a_part(tier: str) -> None:
+    files = [*(Path(__file__).parents[1] / tier).rglob("test_*.py")]
+    assert files
+    # Written so that it does not find itself.
+    assert [file.name for file in files if f"mark.{LONG}" in file.read_text()] == []
 
 
 def test_a_part_needs_the_time_it_may_take() -> None:
