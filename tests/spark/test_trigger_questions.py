@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from heliograph_api.protocol import wire_pb2 as wire
+from heliograph_spark.plan.side_by_side import MOST_AT_ONCE
 from heliograph_spark.run import source
 from heliograph_spark.run.schemas import RAW, columns_of
 from heliograph_spark.run.source import PulsarDataSource, StreamReader
@@ -46,8 +47,9 @@ class Questions:
 
     @property
     def connections(self) -> int:
-        """The number of connections that were ever made."""
-        return len(self._binary.streams) + len(self._rest.streams)
+        """The number of connections to the binary port that were ever made; those to the REST API are few."""
+        assert len(self._rest.streams) <= MOST_AT_ONCE
+        return len(self._binary.streams)
 
     def take(self) -> Counter[Question]:
         """Return how often each question came since the last call."""

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 #: Questions at a time. More of them are no faster, because one process encodes and decodes them.
-_MOST = 16
+MOST_AT_ONCE = 16
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -21,7 +21,7 @@ def for_each(items: Iterable[_T], work: Callable[[_T], _R]) -> list[_R]:
     given = list(items)
     if len(given) < 2:
         return [work(item) for item in given]
-    with ThreadPoolExecutor(min(_MOST, len(given)), thread_name_prefix="heliograph-driver") as pool:
+    with ThreadPoolExecutor(min(MOST_AT_ONCE, len(given)), thread_name_prefix="heliograph-driver") as pool:
         begun = [pool.submit(work, item) for item in given]
         try:
             return [each.result() for each in begun]
