@@ -58,9 +58,7 @@ def stops(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_two_runs_leave_one_report_or_say_that_there_is_none(spark: SparkSession, tmp_path: Path, stops: int) -> None:
-    # Each place of the one is met with every fifteenth of the other.
-    pairs = itertools.product(range(stops + 1), range(1, stops + 2))
-    for first, second in ((first, second) for first, second in pairs if (first + second) % 15 == 0):
+    for first, second in itertools.product(range(stops + 1), range(1, stops + 2, 5)):
         path = tmp_path / f"{first}-{second}"
         runs = [run(spark, path, 1), run(spark, path, 2)]
         for each, steps in zip(runs, (first, second), strict=True):
