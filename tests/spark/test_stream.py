@@ -24,6 +24,13 @@ def stream(spark: SparkSession, broker: BrokerProcess, topic: str, **options: st
     return source.option("startingOffsets", "earliest").options(**named).load()
 
 
+def matching(spark: SparkSession, broker: BrokerProcess, topic: str, fails: str) -> DataFrame:
+    """The frame of a streaming query of the topics whose names begin like this; ``fails`` if one of them is gone."""
+    urls = {"service.url": broker.service_url, "admin.url": broker.http_url, "startingOffsets": "earliest"}
+    source = spark.readStream.format("pulsar").options(**urls).option("failOnDataLoss", fails)
+    return source.option("topicsPattern", f"{topic}-.*").load()
+
+
 def run_to_files(frame: DataFrame, directory: Path) -> int:
     """Write what is available now to Parquet; returns the number of triggers that had something."""
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(directory / "checkpoint"))
@@ -58,10 +65,8 @@ def test_a_topic_that_is_gone_ends_the_query_unless_it_goes_on_without(
     for name in ("a", "b"):
         publish(client, f"{topic}-{name}", [name.encode()])
 
-    def frame(fail: str) -> DataFrame:
-        urls = {"service.url": broker.service_url, "admin.url": broker.http_url, "startingOffsets": "earliest"}
-        source = spark.readStream.format("pulsar").options(**urls).option("failOnDataLoss", fail)
-        return source.option("topicsPattern", f"{topic}-.*").load()
+    def frame(fails: str) -> DataFrame:
+        return matching(spark, broker, topic, fails)
 
     run_to_files(frame("true"), tmp_path)
     assert rows(spark, tmp_path) == [b"a", b"b"]
@@ -88,9 +93,7 @@ def test_a_repeated_batch_with_a_topic_that_is_gone_ends_the_query_unless_it_goe
         read.extend(bytes(row.value) for row in batch.collect())
 
     def go(function: Callable[[DataFrame, int], None], fails: str) -> None:
-        urls = {"service.url": broker.service_url, "admin.url": broker.http_url, "startingOffsets": "earliest"}
-        source = spark.readStream.format("pulsar").options(**urls).option("failOnDataLoss", fails)
-        writer = source.option("topicsPattern", f"{topic}-.*").load().writeStream.foreachBatch(function)
+        writer = matching(spark, broker, topic, fails).writeStream.foreachBatch(function)
         query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
         assert query.awaitTermination(WITHIN_S), "the query did not end"
 

@@ -368,8 +368,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         before = read_offsets(start)
         ranges = [Range(topic, before.get(topic, BEGINNING), last) for topic, last in read_offsets(end).items()]
-        ranges = [each for each in ranges if each.start < each.end and self._is_there(each)]
+        ranges = [each for each in ranges if each.start < each.end]
         known, self._listed = self._listed, {}
+        ranges = self._still_there(ranges, known)
         if not known:
             # A batch that is repeated after a restart was planned by another driver.
             known = _list_ledgers((each.topic for each in ranges), self._options)
@@ -378,18 +379,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lost_since[each.topic] = max(0, lost)
         return _splits(ranges, known, self._options)
 
-    def _is_there(self, wanted: Range) -> bool:
-        """Return whether the partition is still there, which may be gone when a batch is repeated; the log names it.
+    def _still_there(self, ranges: list[Range], known: Mapping[str, Ledgers]) -> list[Range]:
+        """Return the ranges of partitions that are not gone since the batch was planned; the log names the others.
 
-        Raises :class:`DataLossError` if it is gone and the options do not go on without it.
+        Those of which the ledgers are ``known`` are there. Raises :class:`DataLossError` if one is gone and the options
+        do not go on without it.
         """
-        if wanted.topic in self._partitions():
-            return True
-        gone = gone_topic(wanted.topic, str(wanted.start))
-        if self._options.fail_on_data_loss:
-            raise DataLossError(gone)
-        log.warning("%s", gone)
-        return False
+        unknown = {each.topic for each in ranges} - known.keys()
+        if not unknown:
+            return ranges
+        gone = unknown.difference(self._partitions())
+        for each in ranges:
+            if each.topic in gone:
+                text = gone_topic(each.topic, str(each.start))
+                if self._options.fail_on_data_loss:
+                    raise DataLossError(text)
+                log.warning("%s", text)
+        return [each for each in ranges if each.topic not in gone]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
