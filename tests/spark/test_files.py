@@ -83,13 +83,16 @@ def test_of_many_at_once_one_has_the_name(opener: Opener) -> None:
         assert directory.names() == ["a"]
 
 
+def directory_of(kind: type[Directory], spark: SparkSession, path: Path) -> Directory:
+    return HadoopDirectory(spark, str(path)) if kind is HadoopDirectory else LocalDirectory(str(path))
+
+
 @pytest.mark.parametrize("kind", [HadoopDirectory, LocalDirectory])
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_file_that_another_run_deletes_before_it_has_its_name_has_none(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Directory], taken: bool
 ) -> None:
-    path = str(tmp_path)
-    directory = HadoopDirectory(spark, path) if kind is HadoopDirectory else LocalDirectory(path)
+    directory = directory_of(kind, spark, tmp_path)
     if taken:
         directory.write_text("a", "by another run")
     sync = kind.sync
@@ -150,8 +153,7 @@ def test_a_file_that_is_not_there_is_named_and_has_no_content(opener: Opener) ->
 
 @pytest.mark.parametrize("kind", [HadoopDirectory, LocalDirectory])
 def test_a_file_that_cannot_be_written_is_named(spark: SparkSession, tmp_path: Path, kind: type[Directory]) -> None:
-    path = str(tmp_path)
-    directory = HadoopDirectory(spark, path) if kind is HadoopDirectory else LocalDirectory(path)
+    directory = directory_of(kind, spark, tmp_path)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(JobError, match="file/_1: "):
         directory.write_new("file/a", "text", aside="file/_1")

@@ -106,6 +106,14 @@ class Directory(ABC):
         :class:`MissingFileError` if one is not there.
         """
 
+    def _sync_unless_deleted(self, aside: str) -> None:
+        """Have a file on the disk before it gets its name: a loss of power may keep the name and lose the rest of it.
+
+        One that another run has deleted meanwhile gets no name either.
+        """
+        with suppress(MissingFileError):
+            self.sync(aside)
+
     @abstractmethod
     def delete(self, name: str = "") -> None:
         """Delete a file, or a directory with all in it; nothing happens if it is not there."""

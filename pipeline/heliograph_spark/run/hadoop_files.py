@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -101,10 +100,7 @@ class HadoopDirectory(Directory):
                 if self.exists(name):
                     return False
                 self.write_text(aside, text)
-                # A loss of power may keep the name and lose what the file has otherwise. A file that another run has
-                # deleted meanwhile gets no name either.
-                with suppress(MissingFileError):
-                    self.sync(aside)
+                self._sync_unless_deleted(aside)
                 if not self._link(aside, name):
                     self._system.rename(self._at(aside), self._at(name))
         except Py4JJavaError as error:

@@ -83,10 +83,7 @@ class LocalDirectory(Directory):
     def write_new(self, name: str, text: str, aside: str) -> bool:
         at, beside = self._at(name), self._at(aside)
         self.write_text(aside, text)
-        # A loss of power may keep the name and lose what the file has otherwise. A file that another run has deleted
-        # meanwhile gets no name either.
-        with suppress(MissingFileError):
-            self.sync(aside)
+        self._sync_unless_deleted(aside)
         try:
             with self._refusals(name):
                 at.parent.mkdir(parents=True, exist_ok=True)
