@@ -13,7 +13,7 @@ from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore
 from structlog.testing import capture_logs
 
-from .test_store_failures import Sink, entry
+from tests.support.store_entries import Sink, entry
 
 
 def test_a_full_disk_is_logged_at_each_change_and_once_in_an_interval(

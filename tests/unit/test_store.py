@@ -29,19 +29,7 @@ from heliograph_broker.storage.store import (
     StorageFull,
 )
 
-
-class Sink:
-    def __init__(self) -> None:
-        self.durable: list[int] = []
-        self.failed: list[int] = []
-        self.errors: list[Exception] = []
-
-    def entries_durable(self, entries: list[Entry]) -> None:
-        self.durable += [entry.entry_id for entry in entries]
-
-    def entries_failed(self, entries: list[Entry], error: Exception) -> None:
-        self.failed += [entry.entry_id for entry in entries]
-        self.errors.append(error)
+from tests.support.store_entries import Sink, entry
 
 
 def open_store(path: Path, *, segment_bytes: int = 1 << 20, reserve: int = 0) -> LedgerStore:
@@ -55,10 +43,6 @@ def store(tmp_path: Path) -> Iterator[LedgerStore]:
     opened = open_store(tmp_path / "d")
     yield opened
     opened.close()
-
-
-def entry(entry_id: int, size: int = 1024, ledger_id: int = 1) -> Entry:
-    return Entry(ledger_id, entry_id, 0, 0, 0, -1, 1, 1, entry_id + 1, (entry_id + 1) * size, b"x" * size)
 
 
 def test_second_opening_is_refused_and_names_the_holder(tmp_path: Path, store: LedgerStore) -> None:
@@ -371,7 +355,8 @@ def test_receipted_entries_survive_kill(tmp_path: Path) -> None:
         import os, signal, sys
         from pathlib import Path
         sys.path.insert(0, sys.argv[2])
-        from tests.unit.test_store import Sink, entry, open_store
+        from tests.support.store_entries import Sink, entry
+        from tests.unit.test_store import open_store
         store = open_store(Path(sys.argv[1]), segment_bytes=1 << 18)
         sink = Sink()
         for group in range(20):

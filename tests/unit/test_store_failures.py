@@ -23,20 +23,9 @@ from heliograph_broker.storage.segments.segment import Segment
 from heliograph_broker.storage.store import InlineScheduler, LedgerStore, StorageFull
 
 from tests.support.failing_metadata import failing_metadata
+from tests.support.store_entries import Sink, entry
 
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-class Sink:
-    def __init__(self) -> None:
-        self.durable: list[int] = []
-        self.failed: list[int] = []
-
-    def entries_durable(self, entries: list[Entry]) -> None:
-        self.durable += [entry.entry_id for entry in entries]
-
-    def entries_failed(self, entries: list[Entry], error: Exception) -> None:
-        self.failed += [entry.entry_id for entry in entries]
 
 
 def open_store(path: Path) -> LedgerStore:
@@ -48,10 +37,6 @@ def store(tmp_path: Path) -> Iterator[LedgerStore]:
     opened = open_store(tmp_path / "d")
     yield opened
     opened.close()
-
-
-def entry(entry_id: int, size: int = 1024) -> Entry:
-    return Entry(1, entry_id, 0, 0, 0, -1, 1, 1, entry_id + 1, (entry_id + 1) * size, b"x" * size)
 
 
 # -- records that are too large --------------------------------------------------------------------------------
