@@ -16,9 +16,10 @@ import pytest
 from heliograph_api.protocol import wire_pb2 as wire
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.clients import rest
 from tests.support.entries import make_entry
 from tests.support.polling import eventually
-from tests.support.rest import call, metrics
+from tests.support.rest import metrics
 from tests.support.wire_client import Type, WireClient, encode
 
 MIB = 1024 * 1024
@@ -281,8 +282,7 @@ def test_producers_that_wait_count_for_the_memory_of_their_connection(
     broker.start()
     entry = make_entry(b"all there is room for")
     quota = {"limitSize": len(entry), "policy": "producer_request_hold"}
-    url = f"{broker.http_url}/admin/v2/namespaces/public/default/backlogQuota"
-    call(f"{url}?backlogQuotaType=destination_storage", "POST", quota)
+    rest(broker, "POST", "namespaces/public/default/backlogQuota?backlogQuotaType=destination_storage", quota)
     connect = encode(Type.CONNECT, client_version="flood", protocol_version=21)
     properties = [wire.KeyValue(key="k", value="x" * 60_000)]
 
