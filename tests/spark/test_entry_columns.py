@@ -177,11 +177,11 @@ def test_entries_as_clients_send_them_fill_one_batch_at_a_time(compiled: bool) -
     columns = _columns(compiled, ["value"])
     entry = _batch([({}, bytes(1000)) for _ in range(100)])
     taken = []
-    for _ in range(40):
+    for _ in range(64):
         columns.add(entry)
         if columns.full:
             taken.append([batch.num_rows for batch in columns.take()])
-    assert taken == [[800]] * 5
+    assert taken == [[3200]] * 2
 
 
 def test_an_entry_that_cannot_be_read_adds_nothing_and_the_others_stay(compiled: bool) -> None:

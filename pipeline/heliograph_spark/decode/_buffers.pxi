@@ -5,7 +5,7 @@ cdef enum:
     LARGEST_OFFSET = 0x7FFFFFFF
     # Bytes that a buffer begins with, where nothing was filled before, and at most.
     LEAST_ROOM = 256
-    MOST_ROOM = 2097152
+    MOST_ROOM = 8388608
 
 
 cdef class Memory:

@@ -33,7 +33,7 @@ from .rows import COMPILED, ROW_COLUMNS, TIMESTAMP, new_rows
 
 #: Limits of a batch, whichever is reached first: rows, and bytes of values, keys and properties.
 BATCH_ROWS = 16_384
-BATCH_BYTES = 1 << 20
+BATCH_BYTES = 4 << 20
 #: With so much of a batch it is taken: the entry that comes last has room, instead of beginning a small batch.
 _FULL_ROWS = BATCH_ROWS * 3 // 4
 _FULL_BYTES = BATCH_BYTES * 3 // 4
