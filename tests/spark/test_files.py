@@ -208,6 +208,27 @@ def test_files_that_hadoop_and_this_process_write_are_read_by_the_other(spark: S
     assert [each.name for each in tmp_path.iterdir()] == ["a"]
 
 
+def test_what_another_process_writes_while_its_directory_is_deleted_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As tasks of a client that was killed do, which Spark Connect's server goes on with."""
+    directory = LocalDirectory(str(tmp_path))
+    for name in ("left/a/one", "left/b/two"):
+        directory.write_text(name, "by a task")
+    deleted = Path.unlink
+
+    def delete_and_write(path: Path, missing_ok: bool = False) -> None:
+        deleted(path, missing_ok)
+        if path.name == "one":
+            (path.parent / "three").touch()
+
+    monkeypatch.setattr(Path, "unlink", delete_and_write)
+    directory.delete("left")
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["a", "left", "three"]
+    directory.delete("left")
+    assert shown(tmp_path) == []
+
+
 def test_a_local_directory_is_absolute_for_a_server_elsewhere_and_a_uri_is_taken_as_hadoop_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

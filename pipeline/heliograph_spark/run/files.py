@@ -116,7 +116,10 @@ class Directory(ABC):
 
     @abstractmethod
     def delete(self, name: str = "") -> None:
-        """Delete a file, or a directory with all in it; nothing happens if it is not there."""
+        """Delete a file, or a directory with all in it; nothing happens if it is not there.
+
+        What another process writes into the directory meanwhile may stay.
+        """
 
     def check_written(self, name: str) -> None:
         """Raise :class:`JobError` if there is nothing under a name where Spark has written files.

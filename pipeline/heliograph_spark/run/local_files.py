@@ -6,6 +6,7 @@ read the file.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -151,16 +152,25 @@ class LocalDirectory(Directory):
 
 
 def _delete_tree(directory: Path) -> None:
-    """Delete a directory with all in it, also if another process deletes it as well."""
+    """Delete a directory with all in it, also if another process deletes it as well or writes there."""
     for above, directories, files in os.walk(directory, topdown=False):
         for name in (*files, *directories):
             at = Path(above, name)
             with suppress(FileNotFoundError):
                 if at.is_dir() and not at.is_symlink():
-                    at.rmdir()
+                    _delete_empty(at)
                 else:
                     at.unlink()
-    directory.rmdir()
+    _delete_empty(directory)
+
+
+def _delete_empty(directory: Path) -> None:
+    """Delete a directory; one that is not empty, as another process has just written there, stays."""
+    try:
+        directory.rmdir()
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
 
 
 def _is_checksums(name: str) -> bool:
