@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
 from heliograph_spark.jobs.compact import read_table
+from heliograph_spark.run.connect import has_ended
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.clients import RunningBroker, ignore_receipt
+from tests.support.polling import eventually
 from tests.support.s3_server import Bucket
 
 from .conftest import COMMAND
@@ -189,6 +193,29 @@ def test_an_address_that_is_not_one_of_a_server_is_named(
     code, made, _ = run("compact", "--path", str(tmp_path), "--to", str(tmp_path / "to"), *arguments, **variables)
     assert code == 1
     assert made["error"].startswith(error)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_session_that_is_asked_whether_it_has_ended_does_not_end_for_want_of_questions(tmp_path: Path) -> None:
+    """A job that follows topics relies on it between two visits."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    manager = "spark.connect.session.manager"
+    conf = {f"{manager}.defaultSessionTimeout": "5s", f"{manager}.maintenanceInterval": "1s"}
+    with connect_server(tmp_path, conf) as url, ExitStack() as stack:
+        # While the server is there: at the end of this process they would look for it for minutes.
+        asked, idle = (stack.enter_context(ConnectSession.builder.remote(url).create()) for _ in range(2))
+        assert not has_ended(idle)
+        log = tmp_path / "connect.log"
+
+        def idle_is_dropped() -> bool:
+            assert not has_ended(asked)
+            return re.search(f"{idle.session_id}.* that expired", log.read_text()) is not None
+
+        eventually(idle_is_dropped, within_s=ENDED_WITHIN_S, what="the end of the session that asks nothing")
+        assert not has_ended(asked)
+        assert has_ended(idle)
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from heliograph_spark.jobs.archive import ArchiveOptions, ArchiveResult
 from heliograph_spark.jobs.archiving.archive_metrics import ArchiveMetrics
-from heliograph_spark.jobs.archiving.following import LONGEST_PAUSE_S, Ending, Follower
+from heliograph_spark.jobs.archiving.following import CHECKED_EACH_S, LONGEST_PAUSE_S, Ending, Follower
 from heliograph_spark.jobs.archiving.options import Following, Tables
 from heliograph_spark.jobs.archiving.topic_states import TopicStates
 from heliograph_spark.jobs.follow import follow
@@ -81,8 +81,13 @@ def turns(until_s: float, visit: Callable[[str], bool], find: Callable[[float], 
     def found() -> set[str] | None:
         return find(time.now_s)
 
-    Follower(found, visiting, parallel=1, interval_s=60, ending=time, clock=lambda: time.now_s).run(AtOnce())
+    follower = Follower(found, visiting, no_check, parallel=1, interval_s=60, ending=time, clock=lambda: time.now_s)
+    follower.run(AtOnce())
     return visited
+
+
+def no_check() -> None:
+    """Visits can succeed."""
 
 
 def test_each_topic_has_a_turn_in_each_interval_and_one_that_fails_waits_longer_each_time() -> None:
@@ -132,7 +137,7 @@ def test_no_more_visits_than_asked_for_are_under_way_and_the_end_waits_for_them(
 
     topics = {f"t{each}" for each in range(8)}
     with ThreadPoolExecutor(8) as pool:
-        Follower(lambda: topics, visit, parallel=3, interval_s=3600, ending=ending).run(pool)
+        Follower(lambda: topics, visit, no_check, parallel=3, interval_s=3600, ending=ending).run(pool)
     assert (most, under_way, sorted(done)) == (3, 0, sorted(topics))
 
 
@@ -142,8 +147,29 @@ def test_an_error_that_a_visit_does_not_handle_ends_the_job() -> None:
 
     ending = Ending()
     with ThreadPoolExecutor(2) as pool, pytest.raises(ZeroDivisionError):
-        Follower(lambda: {"t"}, visit, parallel=2, interval_s=3600, ending=ending).run(pool)
+        Follower(lambda: {"t"}, visit, no_check, parallel=2, interval_s=3600, ending=ending).run(pool)
     assert ending.requested()
+
+
+def test_whether_visits_can_succeed_is_checked_however_long_the_interval_is() -> None:
+    time = Virtual(100_000)
+    checked, visited = [], []
+
+    def check() -> None:
+        checked.append(time.now_s)
+        if len(checked) == 30:
+            raise ZeroDivisionError
+
+    def visit(topic: str) -> bool:
+        visited.append((time.now_s, topic))
+        return True
+
+    follower = Follower(lambda: {"t"}, visit, check, parallel=1, interval_s=7200, ending=time, clock=lambda: time.now_s)
+    with pytest.raises(ZeroDivisionError):
+        follower.run(AtOnce())
+    assert checked == [CHECKED_EACH_S * (1 + each) for each in range(30)]
+    assert visited == [(0, "t"), (7200, "t")]
+    assert time.requested()
 
 
 class Followed:

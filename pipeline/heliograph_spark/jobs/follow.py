@@ -71,7 +71,9 @@ class _FollowedArchive:
         began = time.monotonic()
         progress(f"following {len(self._found)} topics")
         parallel, interval_s = self._following.parallel, self._following.interval_ms / 1000
-        follower = Follower(self._find, self._visit, parallel=parallel, interval_s=interval_s, ending=self._ending)
+        follower = Follower(
+            self._find, self._visit, self._check_spark, parallel=parallel, interval_s=interval_s, ending=self._ending
+        )
         with ThreadPoolExecutor(parallel, "visit") as pool:
             follower.run(pool)
         states = self._states.all()

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 #: The longest time (s) after which a topic that failed is visited again, unless the interval is longer.
 LONGEST_PAUSE_S = 600.0
+#: Between two checks whether visits can succeed (s). A server of Spark Connect ends a session that asks nothing for an
+#: hour, and the interval may be longer than that.
+CHECKED_EACH_S = 300.0
 
 
 class Ending:
@@ -57,14 +60,16 @@ class _Turn:
 class Follower:
     """Visits the topics that ``find`` returns, each by ``visit`` in a thread, which says whether it succeeded.
 
-    ``find`` returns None if it does not know the topics now. ``interval_s`` is the time from the beginning of a visit
-    to the next one of the same topic, and between two calls of ``find``.
+    ``find`` returns None if it does not know the topics now. ``check`` is called every :data:`CHECKED_EACH_S`, and
+    raises if no visit can succeed any more. ``interval_s`` is the time from the beginning of a visit to the next one
+    of the same topic, and between two calls of ``find``.
     """
 
     def __init__(
         self,
         find: Callable[[], Collection[str] | None],
         visit: Callable[[str], bool],
+        check: Callable[[], None],
         *,
         parallel: int,
         interval_s: float,
@@ -73,6 +78,7 @@ class Follower:
     ) -> None:
         self._find = find
         self._visit = visit
+        self._check = check
         self._parallel = parallel
         self._interval_s = interval_s
         self._ending = ending
@@ -81,8 +87,12 @@ class Follower:
         self._running: dict[str, Future[bool]] = {}
 
     def run(self, pool: Executor) -> None:
-        """Return when it was asked to end and no visit is under way. What a visit raises ends all of them."""
+        """Return when it was asked to end and no visit is under way.
+
+        What a visit or the check raises ends all of them.
+        """
         find_s = self._clock()
+        check_s = find_s + CHECKED_EACH_S
         try:
             while not self._ending.requested():
                 self._collect()
@@ -90,7 +100,10 @@ class Follower:
                     find_s = self._clock() + self._interval_s
                     self._take(self._find())
                 self._start(pool)
-                self._ending.wait(min(find_s, self._next_s()) - self._clock())
+                if self._clock() >= check_s:
+                    check_s = self._clock() + CHECKED_EACH_S
+                    self._check()
+                self._ending.wait(min(find_s, check_s, self._next_s()) - self._clock())
         finally:
             # Visits that are under way end early.
             self._ending.request()
