@@ -13,11 +13,10 @@ from .histories import history
 from .histories.defects import put_back
 from .histories.history import Topics
 from .histories.pulsar_topic import SETTINGS, PulsarTopic
+from .test_histories import FOUND
 
 #: Always the same seeds; scripts/reading-histories --against pulsar runs others.
 SEEDS = (0, 4, 6, 8, 15)
-#: Seeds that find the defects that depend on how a broker deletes ledgers; --defect NAME finds those of the others.
-FOUND = {"held-ledgers": 5, "ends-of-ledgers": 12}
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
