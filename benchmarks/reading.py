@@ -196,7 +196,7 @@ def main(
         if not stages:
             compare(broker, shapes, runs, connector)
             return
-        for shape in shapes[:2]:
+        for shape in shapes:
             publish(broker, shape)
             print_stages(broker, shape, runs)
 
