@@ -16,9 +16,9 @@ OPERATOR_S = 1600
 E2E_S = 1000
 ARCHIVES_S = 540
 #: Times (s) that the tests on Spark need at most: all of them, those that are not marked long, and those that are.
-SPARK_S = 2300
-SHORT_SPARK_S = 1200
-LONG_SPARK_S = 1300
+SPARK_S = 2600
+SHORT_SPARK_S = 1400
+LONG_SPARK_S = 1500
 #: Time (s) that the other tests marked long need at most.
 LONG_S = 420
 #: Time (s) that the tier of the fuzzer needs at most, its environment included.

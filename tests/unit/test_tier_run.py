@@ -233,7 +233,7 @@ def test_too_little_time_is_named_with_what_is_left(project: Project) -> None:
     assert done.returncode == 0
     assert project.tests()[0].startswith("tests/unit ")
     assert len(project.tests()) == 1
-    assert " s are left of 60, and it may need 2300)" in done.stdout
+    assert " s are left of 60, and it may need 2600)" in done.stdout
 
 
 def test_a_machine_that_can_have_no_kubernetes_runs_the_rest(project: Project) -> None:

@@ -3,7 +3,7 @@
 cdef enum:
     # The most bytes of a column of strings: Arrow's offsets have 32 bits with a sign.
     LARGEST_OFFSET = 0x7FFFFFFF
-    # Bytes that a buffer begins with, where nothing was filled before, and at most.
+    # Bytes that a buffer begins with, where nothing was filled before, and at most: more than a batch of columns has.
     LEAST_ROOM = 256
     MOST_ROOM = 8388608
 

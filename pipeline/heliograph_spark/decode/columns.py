@@ -31,7 +31,8 @@ from .key_values import joined
 from .message_ids import MessageIds
 from .rows import COMPILED, ROW_COLUMNS, TIMESTAMP, new_rows
 
-#: Limits of a batch, whichever is reached first: rows, and bytes of values, keys and properties.
+#: Limits of a batch, whichever is reached first: rows, and bytes of values, keys and properties. With 1 MiB what a
+#: batch costs beside its rows was a fifth of the time of messages of 1 KiB; more than this made reading no faster.
 BATCH_ROWS = 16_384
 BATCH_BYTES = 4 << 20
 #: With so much of a batch it is taken: the entry that comes last has room, instead of beginning a small batch.
